@@ -9,9 +9,10 @@
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
-`compare` says how far two models' predictions in a text are from each other, as a `Comparison`.
-Options are the fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them
-all.
+`capture` returns values inside the model, as `Captured`. `compare` says how far two models'
+predictions in a text are from each other, as a `Comparison`, and `verify` how far a model file is
+from its checkpoint, as a `Verification`. Options are the fields of `GenerateOptions`. Every error
+is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -25,6 +26,8 @@ from tampu.version import __version__
 
 if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
+    from tampu.engine.captures import Captured
+    from tampu.engine.capturing import LogitLens
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.engine.hybrid import HybridEmbedding
@@ -35,7 +38,9 @@ if TYPE_CHECKING:
     from tampu.engine.snapshots import Saved
     from tampu.errors import TampuError
     from tampu.evaluation.comparison import Comparison, compare
+    from tampu.evaluation.verification import Verification, verify
     from tampu.ml.device_map import Offload
+    from tampu.runner.capture_options import CaptureOptions
     from tampu.runner.events import (
         Done,
         PromptProgress,
@@ -47,6 +52,8 @@ if TYPE_CHECKING:
     from tampu.runner.generate_options import GenerateOptions
 
 __all__ = [
+    "CaptureOptions",
+    "Captured",
     "ChatCompletion",
     "Choice",
     "Comparison",
@@ -59,6 +66,7 @@ __all__ = [
     "HybridEmbedding",
     "Level",
     "LoadOptions",
+    "LogitLens",
     "Offload",
     "Option",
     "Pair",
@@ -76,11 +84,15 @@ __all__ = [
     "TokenLogprob",
     "ToolCall",
     "Usage",
+    "Verification",
     "__version__",
     "compare",
+    "verify",
 ]
 
 _HOMES = {
+    "CaptureOptions": "tampu.runner.capture_options",
+    "Captured": "tampu.engine.captures",
     "ChatCompletion": "tampu.engine.completion",
     "Choice": "tampu.engine.questions",
     "Comparison": "tampu.evaluation.comparison",
@@ -93,6 +105,7 @@ _HOMES = {
     "HybridEmbedding": "tampu.engine.hybrid",
     "Level": "tampu.engine.questions",
     "LoadOptions": "tampu.engine.load_options",
+    "LogitLens": "tampu.engine.capturing",
     "Offload": "tampu.ml.device_map",
     "Option": "tampu.engine.questions",
     "Pair": "tampu.engine.requests",
@@ -110,7 +123,9 @@ _HOMES = {
     "TokenLogprob": "tampu.runner.events",
     "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
+    "Verification": "tampu.evaluation.verification",
     "compare": "tampu.evaluation.comparison",
+    "verify": "tampu.evaluation.verification",
 }
 
 

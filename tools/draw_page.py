@@ -83,11 +83,13 @@ def opened(browser: Browser, url: str, *, dark: bool) -> Iterator[Page]:
 
 
 def chat(page: Page) -> None:
-    """Ask about an image, for JSON, and for a sum."""
+    """Ask about an image, for JSON, and for a sum; show the counts of the last answer."""
     page.locator("form input[type=file]").set_input_files(PICTURE)
     ask(page, "What color is the shape?", 1)
     ask(page, "Extract name, age and city as JSON: Ann, who is 31, lives in Lima.", 2)
     ask(page, "What is 27 + 58?", 3)
+    page.get_by_role("button", name="Statistics").last.click()
+    expect(page.get_by_role("dialog", name="Statistics")).to_be_visible()
     page.mouse.move(0, HEIGHT)
 
 
@@ -95,7 +97,7 @@ def ask(page: Page, text: str, count: int) -> None:
     """Send a message, and wait for the end of its answer, the `count`th."""
     page.get_by_role("textbox", name="Message").fill(text)
     page.keyboard.press("Enter")
-    expect(page.get_by_text("prompt tokens cached")).to_have_count(count)
+    expect(page.get_by_role("button", name="Statistics")).to_have_count(count)
 
 
 def look_inside(page: Page, url: str) -> None:

@@ -42,7 +42,7 @@ export default defineConfig(
   },
   {
     files: ["src/**"],
-    ignores: ["src/texts.ts", "src/units.ts"],
+    ignores: ["src/**/texts.ts", "src/units.ts"],
     rules: {
       "no-restricted-syntax": [
         "error",

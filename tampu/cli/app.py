@@ -36,6 +36,7 @@ from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
 from tampu.cli.ui import ui_command
 from tampu.cli.verify import verify_command
+from tampu.cli.verify_store import verify_store_command
 from tampu.settings.parsers import near_name
 from tampu.version import __version__
 
@@ -66,7 +67,7 @@ app.command("ps")(processes_command)
 app.command("stop")(stop_command)
 app.command("cp")(copy_command)
 app.command("rm")(remove_command)
-app.command("verify-store")(verify_command)
+app.command("verify-store")(verify_store_command)
 app.command("cache")(cache_command)
 app.command("export")(export_command)
 app.command("import")(import_command)
@@ -75,6 +76,7 @@ app.command("devices")(devices_command)
 app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)
 app.command("compare")(compare_command)
+app.command("verify")(verify_command)
 app.command("create")(create_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)

@@ -1,65 +1,65 @@
-"""`tampu verify-store`: reads every byte of the models and checks their digests."""
+"""`tampu verify`: compares a model file with its checkpoint: token ids, then logits."""
 
 from __future__ import annotations
 
 import json as json_format
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.arguments import AsJSON
-from tampu.cli.table import counted, human_bytes
-from tampu.settings.settings import Settings
-from tampu.store.store import Store
+from tampu.cli.arguments import AsJSON, Threads, model_argument
+from tampu.cli.table import counted, table
 
 if TYPE_CHECKING:
-    from tampu.store.verify import VerifyResult
+    from tampu.evaluation.verification import NamedToken, Verification
 
 
 def verify_command(
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Remove damaged blobs, which a pull fetches again, and unused ones."
-        ),
-    ] = False,
+    file: Annotated[str, model_argument("FILE", "Path of a GGUF file, or name of a model.")],
+    against: Annotated[Path, typer.Option(help="Folder of the checkpoint that it was made of.")],
+    text: Annotated[
+        Path | None,
+        typer.Option(help="File with the text that both compute (default: a sentence)."),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Relative error from which a part differs.")] = 0.01,
+    threads: Threads = None,
     json: AsJSON = False,
 ) -> None:
-    """Check all models on disk for damage.
+    """Compare a model file with the checkpoint that it was made of.
 
-    The exit code is 1 if there is any.
+    First the token ids of a text, then the logits. The exit code is 1 if they differ.
     """
-    from tampu.cli.progress import progress_bar
-    from tampu.store.verify import remove_damaged, verify_store
+    from tampu.evaluation.verification import TEXT, verify
 
-    store = Store(Settings.from_environment().models)
-    with progress_bar("verifying") as progress:
-        found = verify_store(store, progress)
-    removed = remove_damaged(store, found) if repair and found.problems else []
-    unneeded = store.collect_garbage() if repair else []
+    found = verify(file, against, text=text or TEXT, limit=limit, threads=threads)
     print(_as_json(found) if json else _as_text(found))
-    if removed and not json:
-        count = counted(len(removed), "damaged blob")
-        print(f"removed {count}: pull or create their models again")
-    if unneeded and not json:
-        print(f"removed {counted(len(unneeded), 'blob')} that no model needs")
-    if found.problems:
+    if not found.is_same:
         raise typer.Exit(1)
 
 
-def _as_text(found: VerifyResult) -> str:
-    lines = []
-    for problem in found.problems:
-        needed = f" (needed by {', '.join(problem.models)})" if problem.models else ""
-        lines.append(f"{problem.what}: {problem.reason}{needed}")
-    state = counted(len(lines), "problem") if lines else "all sound"
-    what = (counted(found.models, "model"), counted(found.blobs, "blob"))
-    return "\n".join([*lines, f"{', '.join(what)}, {human_bytes(found.size_bytes)}: {state}"])
+def _as_json(found: Verification) -> str:
+    report = asdict(found) | {"first": found.first and asdict(found.first)}
+    return json_format.dumps(report, indent=2, ensure_ascii=False)
 
 
-def _as_json(found: VerifyResult) -> str:
-    report = asdict(found)
-    for problem in report["problems"]:
-        del problem["digest"]
-    return json_format.dumps(report, indent=2)
+def _as_text(found: Verification) -> str:
+    rows = [(part.part, f"{part.error:.2e}", str(part.position)) for part in found.parts]
+    lines = [table(("PART", "RELATIVE ERROR", "LARGEST AT TOKEN"), rows), ""]
+    if other := found.token_difference:
+        lines.append(
+            f"token ids: the first difference is at {other.position}: {_shown(other.file)} in the "
+            f"file, {_shown(other.checkpoint)} in the checkpoint"
+        )
+    else:
+        lines.append(f"token ids: {counted(found.tokens, 'token')}, all the same")
+    if first := found.first:
+        lines.append(f"first part over {found.limit:g}: {first.part}, {first.error:.2e}")
+    else:
+        lines.append(f"no part is over {found.limit:g}")
+    return "\n".join(lines)
+
+
+def _shown(token: NamedToken | None) -> str:
+    return "no token" if token is None else f"{token.id} ({token.text!r})"

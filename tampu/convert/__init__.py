@@ -225,7 +225,8 @@ def _parameters(
         strange = check_images(checkpoint, processor, family.image_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     if family.sound_steps is not None:
-        strange = check_sounds(_feature_extractor(checkpoint), family.sound_steps, parameters)
+        sound = _feature_extractor(checkpoint, sees=family.image_steps is not None)
+        strange = check_sounds(sound, family.sound_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     return parameters
 
@@ -238,12 +239,12 @@ def _image_processor(checkpoint: Checkpoint) -> Config:
     return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
 
 
-def _feature_extractor(checkpoint: Checkpoint) -> Config:
-    """Return the feature extractor's settings, as `_image_processor` does."""
+def _feature_extractor(checkpoint: Checkpoint, *, sees: bool) -> Config:
+    """Return the feature extractor's settings; a model that `sees` has the others in that file."""
     whole = Config(checkpoint.json(PROCESSOR_FILE) or {}, PROCESSOR_FILE)
     if "feature_extractor" in whole:
         return whole.section("feature_extractor")
-    return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
+    return Config((not sees and checkpoint.json(IMAGE_FILE)) or {}, IMAGE_FILE)
 
 
 def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Parameters
+from tampu.convert.lazy_tensor import View
+
+
+def _with_axes(count: int, values: Stored) -> Stored:
+    """Return a bias as llama.cpp adds it to a map: with so many dimensions of one behind it."""
+    return values.reshape(-1, *[1] * count)
+
 
 PREFIXES = (
     ("model.audio_tower.", "audio_tower."),
@@ -32,6 +46,31 @@ WHISPER_NAMES = {
     **LAYER_NAMES,
     "audio_tower.layer_norm": "a.post_ln",
 }
+
+QWEN_NAMES = {
+    **{f"audio_tower.conv2d{index}": f"a.conv2d.{index}" for index in (1, 2, 3)},
+    "audio_tower.conv_out": "a.conv_out",
+    **LAYER_NAMES,
+    "audio_tower.ln_post": "a.post_ln",
+}
+WHISPER_SPLITS: Mapping[str, Mapping[str, View]] = {
+    f"audio_tower.conv{index}.bias": {f"a.conv1d.{index}.bias": partial(_with_axes, 1)}
+    for index in (1, 2)
+}
+QWEN_SPLITS: Mapping[str, Mapping[str, View]] = {
+    f"audio_tower.conv2d{index}.bias": {f"a.conv2d.{index}.bias": partial(_with_axes, 2)}
+    for index in (1, 2, 3)
+}
+_SINUSOIDS = 1500  # as many as llama.cpp's files have
+
+
+def sinusoids(features: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Return embedded positions (arXiv:1706.03762), which checkpoints of Qwen's leave out."""
+    half = features // 2
+    frequencies = np.exp(-np.log(10_000) / max(1, half - 1) * np.arange(half)).astype(np.float32)
+    angles = np.arange(_SINUSOIDS, dtype=np.float32)[:, None] * frequencies
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return {"a.position_embd.weight": table.astype(np.float32)}
 
 
 def encoder_keys(audio: Config, kind: str, *, bins: int, output: int) -> Parameters:

@@ -32,6 +32,7 @@ _SMALL = (
     "_norm.weight",
     ".shortconv.conv.weight",
     ".ssm_conv1d.weight",
+    ".conv_dw.weight",
 )
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0

@@ -101,3 +101,12 @@ def pixel_settings(processor: Config, *, most: int) -> Parameters:
         elif theirs in size:
             keys[f"vision.{ours}"] = min(size.integer(theirs), most)
     return keys
+
+
+def color_settings(processor: Config) -> Parameters:
+    """Return the keys of a picture's normalization, if the image processor's settings have it."""
+    return {
+        f"vision.{name}": processor.numbers(name)
+        for name in ("image_mean", "image_std")
+        if name in processor
+    }

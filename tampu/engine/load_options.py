@@ -11,7 +11,7 @@ import msgspec
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.models import architectures
-from tampu.sampling.options import CheckedOptions
+from tampu.sampling.checked_options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS, keyword_values
 from tampu.settings.choices import ENGINES, POOLINGS, SPEC_TYPES
 from tampu.settings.model_settings import DEFAULT_CONTEXT, ModelSettings

@@ -1,1 +1,1 @@
-"""`tampu compare`: how far the predictions of two models or engines are from each other."""
+"""`tampu compare` and `tampu verify`: how far the values of two models are from each other."""

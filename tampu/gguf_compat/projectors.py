@@ -34,6 +34,10 @@ _CLIP: Stated = {
     "vision.image_mean": np.array([0.48145466, 0.4578275, 0.40821073], np.float32),
     "vision.image_std": np.array([0.26862954, 0.26130258, 0.27577711], np.float32),
 }
+_IMAGENET: Stated = {
+    "vision.image_mean": np.array([0.485, 0.456, 0.406], np.float32),
+    "vision.image_std": np.array([0.229, 0.224, 0.225], np.float32),
+}
 _NONE: Stated = {"vision.image_mean": _same(0.0), "vision.image_std": _same(1.0)}
 _QUERY = re.compile(r"(v\.blk\.\d+)\.attn_q\.(weight|bias)")
 _OTHER_PARTS = re.compile(r"v\.blk\.\d+\.attn_[kv]\.(weight|bias)")
@@ -98,6 +102,16 @@ def _of_qwen25(file: GGUFFile) -> Keys:
     }
 
 
+def _pixel_limits(file: GGUFFile) -> Keys:
+    """Return the fewest and the most pixels of an image."""
+    metadata = file.metadata
+    return {
+        f"vision.image_{name}": metadata.integer(f"vision.{name}")
+        for name in ("min_pixels", "max_pixels")
+        if metadata.has(f"vision.{name}")
+    }
+
+
 def _of_qwen3(file: GGUFFile) -> Keys:
     metadata, found = file.metadata, dict(_width(file))
     positions = file.tensors.get(_POSITIONS)
@@ -107,10 +121,7 @@ def _of_qwen3(file: GGUFFile) -> Keys:
     layers = metadata.integer("vision.block_count")
     stack = metadata.integers("vision.deepstack_visual_indexes", []).tolist()
     found["vision.is_deepstack_layers"] = np.array([index in stack for index in range(layers)])
-    for name in ("min_pixels", "max_pixels"):
-        if metadata.has(f"vision.{name}"):
-            found[f"vision.image_{name}"] = metadata.integer(f"vision.{name}")
-    return found
+    return {**found, **_pixel_limits(file)}
 
 
 def _fused(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[TensorInfo]:  # noqa: ARG001
@@ -235,6 +246,10 @@ _NEMOTRON = Projector(
 )
 _STATED: Mapping[str, Projector] = {
     "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
+    "paddleocr": Projector(
+        kind="paddleocr", defaults=_HALVES | _GELU | _EPSILON, keys=_pixel_limits
+    ),
+    "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
 }
 _OF_ARCHITECTURES: Mapping[str, Projector] = {
     "deepseek2-ocr": Projector(
@@ -262,6 +277,7 @@ _OF_ARCHITECTURES: Mapping[str, Projector] = {
     "glm4": Projector(
         kind="glm4v",
         defaults=_CLIP | _SILU,
+        tensors=_fused,
         keys=lambda file: _numbers(file.metadata, "vision.projection_dim"),
     ),
     "llama": Projector(

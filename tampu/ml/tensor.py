@@ -407,7 +407,10 @@ class Tensor:
             )
         last = kind.size_of(shape[-1])
         reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
-        if reach > self.size_bytes:
+        source = self.pointer.contents.view_src or self.pointer
+        # ggml counts the elements of a view as if none of them were the same.
+        counted = self.pointer.contents.view_offs + offset + last * math.prod(shape[:-1])
+        if reach > self.size_bytes or counted > gg.ggml_nbytes(source):
             raise ShapeError(f"strided: {shape} by {strides} from {offset} exceeds {self!r}")
         context = context or self._context()
         lengths = [*reversed(shape), *[1] * (4 - len(shape))]

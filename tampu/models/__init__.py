@@ -126,6 +126,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "olmo2": Architecture("tampu.models.olmo2:Olmo2"),
     "olmoe": Architecture("tampu.models.olmoe:Olmoe"),
     "orion": Architecture("tampu.models.stablelm:StableLM"),
+    "paddleocr": Architecture("tampu.models.qwen25vl:Qwen25VL"),
     "phi2": Architecture("tampu.models.falcon:Falcon", {"activate": Tensor.gelu}),
     "phi3": Architecture("tampu.models.llama:Llama"),
     "qwen2": Architecture("tampu.models.llama:Llama"),

@@ -51,7 +51,7 @@ class Bert(nn.TextEncoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
-    positions_per_token: ClassVar[int] = 2
+    positions_per_token: int = 2
     has_segments: ClassVar[bool] = True
     options: Options
 

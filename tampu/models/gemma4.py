@@ -20,6 +20,7 @@ from tampu.ml import RopeMode, Tensor
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.models.gemma4_audio import Gemma4UnifiedAudio
+from tampu.models.gemma4_conformer import Gemma4Conformer
 from tampu.models.gemma4_vision import Gemma4UnifiedVision, Gemma4Vision
 
 _PATTERN = "attention.sliding_window_pattern"
@@ -288,7 +289,10 @@ class Gemma4(nn.Model):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Gemma4Vision, Gemma4UnifiedVision)
-    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Gemma4UnifiedAudio,)
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (
+        Gemma4UnifiedAudio,
+        Gemma4Conformer,
+    )
     options: Options
 
     @property

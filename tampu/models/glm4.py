@@ -3,31 +3,42 @@
     x = x + norm(attention(norm(x)))
     x = x + norm(down(silu(gate(norm(x))) · up(norm(x))))
 
-Files of its models that see have queries and keys in the order of halves, and may have layers of
-multi-token prediction after the others, which are not computed. Source: arXiv:2406.12793.
+Of its models that see, a token has a position of three numbers, and files have queries and keys in
+the order of halves. They may have layers of multi-token prediction after the others, which are not
+computed. Source: arXiv:2406.12793.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.glm4_vision import Glm4Vision
 
 
-def read_mode(metadata: Metadata) -> RopeMode:
-    """Return which features form pairs; for text all sections have the same position."""
+def _sections(metadata: Metadata) -> nn.RopeSections | None:
+    """Return the sections of models that see; None for the others."""
     has_sections = metadata.has("rope.dimension_sections")
-    return RopeMode.HALVES if has_sections else RopeMode.INTERLEAVED
+    return nn.read_rope_sections(metadata) if has_sections else None
+
+
+def _mode(metadata: Metadata) -> RopeMode:
+    return RopeMode.SECTIONS if _sections(metadata) else RopeMode.INTERLEAVED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(nn.MTPDecoderOptions):
-    rope_mode: RopeMode = nn.option_from(read_mode)
+    sections: nn.RopeSections | None = nn.option_from(_sections)
+    rope_mode: RopeMode = nn.option_from(_mode)
+
+    def rope(self, factors: Tensor | None = None) -> nn.Rope:
+        rope = super().rope(factors)
+        return replace(rope, sections=self.sections) if self.sections else rope
 
 
 class Layer(nn.Module):
@@ -52,7 +63,12 @@ class Glm4(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Glm4Vision,)
     options: Options
+
+    @property
+    def positions_per_token(self) -> int:
+        return 4 if self.options.sections else 1
 
     def cache_shapes(self) -> list[nn.LayerShape]:
         o = self.options

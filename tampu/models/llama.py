@@ -27,6 +27,7 @@ from typing import ClassVar
 from tampu import nn
 from tampu.ml import Tensor
 from tampu.models.idefics3 import Idefics3
+from tampu.models.internvl import InternVL
 from tampu.models.llava import Llava
 from tampu.models.pixtral import Pixtral
 from tampu.models.whisper import Ultravox, Voxtral
@@ -67,7 +68,7 @@ class Llama(nn.Decoder):
     rope_factors: nn.RopeFactors = nn.gguf()
 
     options_type: ClassVar[type[Options]] = Options
-    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Idefics3, Pixtral)
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Llava, Idefics3, InternVL, Pixtral)
     audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Ultravox, Voxtral)
     options: Options
 

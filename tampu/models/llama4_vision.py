@@ -15,7 +15,6 @@ import numpy.typing as npt
 from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.buffer_types import WeightUse
-from tampu.ml.moe import repeat
 from tampu.vision import HALF, Filter, arrange, cut_tiles, paste, patches, places, resize
 
 Tiles: TypeAlias = npt.NDArray[np.float32]
@@ -98,11 +97,8 @@ class Llama4Vision(nn.VisionModel):
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o, tiles = self.options, inputs["patches"].shape[0] // self.options.side**2
         cut = self.patch(inputs["patches"])
-        count, width = o.side**2, cut.shape[1]
-        last = self.last.strided((1, 1, width), (width * 4, width * 4), context=context)
-        lasts = repeat(last, tiles).reshape(tiles, 1, width)
-        x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
-        x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
+        x = nn.add_class(cut, self.last, tiles) + self.position.rows(inputs["places"])
+        x = self.norm_before(x.reshape(-1, cut.shape[1]), _INNER_EPSILON)
         rotate = nn.AxisRope(inputs, RopeMode.INTERLEAVED)
         for layer in self.layers:
             x = layer(
@@ -114,9 +110,8 @@ class Llama4Vision(nn.VisionModel):
                 tiles=tiles,
             )
         x = self.norm_after(x, _INNER_EPSILON)
-        step = width * 4
-        seen = x.strided((tiles, count, width), ((count + 1) * step, step)).contiguous()
-        return self.projector(self.adapter(seen.reshape(-1, width * o.merge**2)))
+        seen = nn.drop_class(x, tiles)
+        return self.projector(self.adapter(seen.reshape(-1, x.shape[1] * o.merge**2)))
 
     def _prepared(self, tiles: Tiles, rows: int, columns: int) -> nn.PreparedImage:
         """Return the image of tiles (n, side, side, 3): rows of columns, then the thumbnail."""

@@ -1,6 +1,7 @@
 """Qwen 2.5-VL, text: Qwen 2 with positions of three numbers, of time, row and column (M-RoPE).
 
-Sources: arXiv:2409.12191, arXiv:2502.13923.
+PaddleOCR-VL's text is that without biases. Sources: arXiv:2409.12191, arXiv:2502.13923,
+arXiv:2510.14528.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import RopeMode, Tensor
+from tampu.models.paddleocr_vision import PaddleOCRVision
 from tampu.models.qwen25vl_vision import Qwen25VLVision
 
 
@@ -43,8 +45,8 @@ class Qwen25VL(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
-    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen25VLVision,)
-    positions_per_token: ClassVar[int] = 4
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen25VLVision, PaddleOCRVision)
+    positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

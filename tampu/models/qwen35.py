@@ -122,7 +122,7 @@ class Qwen35(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
-    positions_per_token: ClassVar[int] = 4
+    positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.CacheShape]:

@@ -1,4 +1,4 @@
-"""Qwen3-VL, text: Qwen 3 with interleaved M-RoPE, and images that add to its first layers.
+"""Qwen3-VL and Qwen3-ASR, text: Qwen 3 with interleaved M-RoPE, images add to its first layers.
 
 Dense or a mixture of experts. Source: arXiv:2511.21631. What the layers of the vision encoder add
 follows the embedding in each row of an image (DeepStack, arXiv:2406.04334).
@@ -15,6 +15,7 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.qwen3_audio import Qwen3Audio
 from tampu.models.qwen3vl_vision import DEEPSTACK, Qwen3VLVision
 
 
@@ -65,7 +66,8 @@ class Qwen3VL(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
-    positions_per_token: ClassVar[int] = 4
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Qwen3Audio,)
+    positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:

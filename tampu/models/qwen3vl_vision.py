@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +19,17 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.vision import Filter, Normalization, fit_pixels, patches, places, resize
+from tampu.vision import HALF, Filter, Normalization, fit_pixels, patches, places, resize
 
 DEEPSTACK = "n_deepstack_layers"
 _ROPE_BASE = 10_000.0
 
 
 def _normalization(metadata: Metadata) -> Normalization:
-    values = []
-    for name in ("image_mean", "image_std"):
-        key = f"vision.{name}"
-        numbers = metadata.numbers(key, (0.5, 0.5, 0.5)).tolist()
-        if len(numbers) != 3 or (name == "image_std" and not min(numbers) > 0):
-            raise ModelFileError(
-                f"key '{metadata.full_key(key)}'", f"{numbers} are not of three colors"
-            )
-        values.append((numbers[0], numbers[1], numbers[2]))
-    return Normalization(*values)
+    return Normalization(
+        nn.read_colors(metadata, "vision.image_mean", HALF.mean),
+        nn.read_colors(metadata, "vision.image_std", HALF.std, is_divisor=True),
+    )
 
 
 def _heads(metadata: Metadata) -> int:
@@ -184,8 +178,7 @@ class Qwen3VLVision(nn.VisionModel):
         self._check_fit()
         rotate = nn.AxisRope(inputs, RopeMode.HALVES)
         x = self.patch(inputs["patches"], inputs.get("later", inputs["patches"]))
-        for corner in range(4):
-            x = x + self.position(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
+        x = nn.interpolate(self.position, inputs, x)
         for layer, merger in zip(self.layers, self.mergers, strict=True):
             x = context.pause(x)  # with all that was added so far, behind each patch's features
             y = layer(_columns(x, 0, o.embedding), o, rotate)
@@ -223,20 +216,10 @@ class Qwen3VLVision(nn.VisionModel):
 
     def _interpolation(
         self, where: npt.NDArray[np.int32], size: tuple[int, int]
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> dict[str, npt.NDArray[np.generic]]:
         """Return the table's four rows around each patch, I32 (n,), and their weights (n, 1)."""
-        side = self._side
-        place = where * ((side - 1) / np.maximum(np.array(size) - 1, 1))
-        low = np.floor(place).astype(np.int32)
-        share = (place - low).astype(np.float32)
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for corner in range(4):
-            step = np.array([corner // 2, corner % 2], np.int32)
-            row, column = np.minimum(low + step, side - 1).T
-            weights = np.where(step, share, 1 - share).prod(axis=1, keepdims=True)
-            arrays[f"corner{corner}"] = (row * side + column).astype(np.int32)
-            arrays[f"weight{corner}"] = weights.astype(np.float32)
-        return arrays
+        place = where * ((self._side - 1) / np.maximum(np.array(size) - 1, 1))
+        return nn.corner_arrays(place, self._side)
 
 
 def _columns(x: Tensor, first: int, end: int) -> Tensor:

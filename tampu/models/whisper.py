@@ -69,15 +69,6 @@ class UltravoxProjector(nn.Module):
         return self.second(self.middle_norm(gate.silu_gate(up), self.epsilon))
 
 
-class VoxtralProjector(nn.Module):
-    first: nn.Linear = nn.gguf("mlp.1")
-    second: nn.Linear = nn.gguf("mlp.2")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return (n, outputs) for stacked positions (n, inputs)."""
-        return self.second(self.first(x).gelu_exact())
-
-
 class Ultravox(nn.AudioModel):
     encoder: WhisperEncoder = nn.gguf("a")
     projector: UltravoxProjector = nn.gguf("mm.a")
@@ -104,7 +95,7 @@ class Ultravox(nn.AudioModel):
 
 class Voxtral(nn.AudioModel):
     encoder: WhisperEncoder = nn.gguf("a")
-    projector: VoxtralProjector = nn.gguf("mm.a")
+    projector: nn.GeluProjector = nn.gguf("mm.a")
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("voxtral",)

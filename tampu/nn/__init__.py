@@ -20,6 +20,7 @@ from tampu.nn.cache import LayerCache as LayerCache
 from tampu.nn.cache import States as States
 from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.convolution import Conv1d as Conv1d
+from tampu.nn.convolution import Conv2d as Conv2d
 from tampu.nn.convolution import zero_rows as zero_rows
 from tampu.nn.decoder import Decoder as Decoder
 from tampu.nn.decoder import DecoderOptions as DecoderOptions
@@ -34,12 +35,17 @@ from tampu.nn.delta_net import GatedDeltaNet as GatedDeltaNet
 from tampu.nn.delta_net import read_delta_heads as read_delta_heads
 from tampu.nn.encoder import AxisRope as AxisRope
 from tampu.nn.encoder import EncoderAttention as EncoderAttention
+from tampu.nn.encoder import EncoderFeedForward as EncoderFeedForward
 from tampu.nn.encoder import EncoderLayer as EncoderLayer
 from tampu.nn.encoder import GatedEncoderLayer as GatedEncoderLayer
 from tampu.nn.encoder import GeluProjector as GeluProjector
 from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
+from tampu.nn.encoder import add_class as add_class
 from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays
+from tampu.nn.encoder import corner_arrays as corner_arrays
+from tampu.nn.encoder import drop_class as drop_class
+from tampu.nn.encoder import interpolate as interpolate
 from tampu.nn.encoder import project_patches as project_patches
 from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
@@ -69,6 +75,7 @@ from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import audio_placeholders as audio_placeholders
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
+from tampu.nn.image import read_colors as read_colors
 from tampu.nn.latent_attention import LatentAttention as LatentAttention
 from tampu.nn.latent_attention import LatentHeads as LatentHeads
 from tampu.nn.latent_attention import move_latent as move_latent

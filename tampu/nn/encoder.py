@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.ml import RopeMode, Tensor
+from tampu.ml import GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
+from tampu.ml.moe import repeat
 from tampu.ml.rotary import Rope
 from tampu.nn.feed_forward import Activation, SiluFeedForward
-from tampu.nn.linear import Linear
+from tampu.nn.linear import Embedding, Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
@@ -52,6 +53,8 @@ class EncoderAttention(Module):
     key: Linear = gguf("attn_k")
     value: Linear = gguf("attn_v")
     output: Linear = gguf("attn_out")
+    query_norm: RMSNorm | None = gguf("attn_q_norm")
+    key_norm: RMSNorm | None = gguf("attn_k_norm")
 
     def __call__(
         self,
@@ -61,6 +64,7 @@ class EncoderAttention(Module):
         rotate: Activation | None = None,
         mask: Tensor | None = None,
         tiles: int = 1,
+        epsilon: float = 1e-6,
     ) -> Tensor:
         """Return (n, features) for x of that shape.
 
@@ -70,9 +74,12 @@ class EncoderAttention(Module):
             rotate: rotates queries and keys (n, heads, head_dim) by their positions.
             mask: F16, (n, n): 0 where a patch attends to another, -inf elsewhere; None: no mask.
             tiles: parts of equal length whose patches attend to their own part only.
+            epsilon: of the norms of queries and keys, if the file has them: of each head, or of
+                all heads of a patch together.
         """
-        parts = (self.query, self.key, self.value)
-        q, k, v = (part(x).reshape(x.shape[0], heads, -1) for part in parts)
+        q = _headed(self.query(x), heads, self.query_norm, epsilon)
+        k = _headed(self.key(x), heads, self.key_norm, epsilon)
+        v = _headed(self.value(x), heads, None, epsilon)
         if rotate:
             q, k = rotate(q), rotate(k)
         if tiles == 1:
@@ -82,6 +89,14 @@ class EncoderAttention(Module):
         mixed = attend(q, k, v, mask)
         split = mixed.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
         return self.output(split.reshape(x.shape[0], features))
+
+
+def _headed(x: Tensor, heads: int, norm: RMSNorm | None, epsilon: float) -> Tensor:
+    """Return (n, heads, head_dim) for x (n, features), normed where the norm's length fits."""
+    if norm and norm.weight.shape == x.shape[-1:]:
+        x, norm = norm(x, epsilon), None
+    x = x.reshape(x.shape[0], heads, -1)
+    return norm(x, epsilon) if norm else x
 
 
 def attend(
@@ -102,6 +117,29 @@ def attend(
         keys, values = keys.contiguous(), values.contiguous()
     mixed = flash_attention(queries, keys, values, mask, scale or head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
+
+
+def add_class(patches: Tensor, embedding: Tensor, tiles: int) -> Tensor:
+    """Return (tiles, n + 1, features): behind the patches of each tile an embedding.
+
+    Args:
+        patches: F32, (tiles * n, features).
+        embedding: F32 or F16, of as many features.
+        tiles: how many there are.
+    """
+    count, width = patches.shape[0] // tiles, patches.shape[1]
+    row = embedding.type.size_of(width)
+    one = embedding.strided((1, 1, width), (row, row), context=patches.context)
+    one = one if one.type is GGMLType.F32 else one.cast(GGMLType.F32)
+    each = repeat(one, tiles).reshape(tiles, 1, width)
+    return patches.reshape(tiles, count, width).concat(each, 1)
+
+
+def drop_class(x: Tensor, tiles: int) -> Tensor:
+    """Return (tiles * n, features) for x F32 (tiles * (n + 1), features): without each last row."""
+    count, step = x.shape[0] // tiles - 1, x.shape[1] * 4
+    seen = x.strided((tiles, count, x.shape[1]), ((count + 1) * step, step))
+    return seen.contiguous().reshape(tiles * count, x.shape[1])
 
 
 def _side_by_side(x: Tensor, tiles: int) -> Tensor:
@@ -155,6 +193,38 @@ def axis_arrays(
     }
 
 
+def corner_arrays(places: Numbers, side: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the data for `interpolate`: the four rows of a table around each place, and weights.
+
+    Args:
+        places: row and column in the table's grid, (n, 2), 0 to side - 1.
+        side: of the grid, whose rows follow one another in the table.
+    """
+    low = np.floor(places).astype(np.int32)
+    share = places - low
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    for corner in range(4):
+        step = np.array([corner // 2, corner % 2], np.int32)
+        row, column = np.minimum(low + step, side - 1).T
+        weights = np.where(step, share, 1 - share).prod(axis=1, keepdims=True)
+        arrays[f"corner{corner}"] = (row * side + column).astype(np.int32)
+        arrays[f"weight{corner}"] = weights.astype(np.float32)
+    return arrays
+
+
+def interpolate(table: Embedding, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return x (n, features) with embeddings between the rows of a table added.
+
+    Args:
+        table: of a square grid of positions.
+        inputs: of the graph; their data is that of `corner_arrays`.
+        x: F32, (n, features).
+    """
+    for corner in range(4):
+        x = x + table(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
+    return x
+
+
 class EncoderFeedForward(Module):
     """Two projections with an activation between them."""
 
@@ -170,10 +240,13 @@ class EncoderFeedForward(Module):
 
 
 class GeluProjector(Module):
-    """Two projections with a GELU between them, from an encoder's features to a text model's."""
+    """Two projections with a GELU between them, from an encoder's features to a text model's.
 
-    first: Linear = gguf("0")
-    second: Linear = gguf("2")
+    Files name them otherwise for images than for sounds.
+    """
+
+    first: Linear = gguf("0", or_="mlp.1")
+    second: Linear = gguf("2", or_="mlp.2")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (n, outputs) for x (n, inputs)."""
@@ -223,5 +296,6 @@ class GatedEncoderLayer(Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the attention."""
-        x = x + self.attention(self.attention_norm(x, epsilon), heads, rotate=rotate, mask=mask)
+        y = self.attention_norm(x, epsilon)
+        x = x + self.attention(y, heads, rotate=rotate, mask=mask, epsilon=epsilon)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon))

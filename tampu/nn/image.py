@@ -213,6 +213,27 @@ class AudioModel(Encoder):
         """
 
 
+def read_colors(
+    metadata: Metadata, key: str, usual: tuple[float, float, float], *, is_divisor: bool = False
+) -> tuple[float, float, float]:
+    """Return a number for each color.
+
+    Args:
+        metadata: of the file.
+        key: under the architecture's prefix.
+        usual: the numbers if the file does not have the key.
+        is_divisor: whether they must be above 0.
+
+    Raises:
+        ModelFileError: for other than three numbers, or one of 0 or less that divides.
+    """
+    numbers = metadata.numbers(key, usual).tolist()
+    if len(numbers) != 3 or (is_divisor and not min(numbers) > 0):
+        reason = f"{numbers} are not of three colors"
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
+    return numbers[0], numbers[1], numbers[2]
+
+
 def find_special_tokens(
     metadata: Metadata, special_tokens: SpecialTokens
 ) -> dict[str, tuple[int, ...]]:

@@ -171,7 +171,6 @@ class Model(Module):
         options_type: the dataclass of its options.
         vision_types: vision encoders, bound if a file has their tensors; the first is that of a
             file with text and vision.
-        positions_per_token: the number of components of a token's position.
         has_segments: whether the second component is the segment of the text, 0 or 1.
         default_rank_pooling: which states of a pair the head that ranks reads if the file does not
             say so: "cls" (the first token's), "last", or "mean".
@@ -186,7 +185,6 @@ class Model(Module):
     options_type: ClassVar[type[Any]]
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     audio_types: ClassVar[tuple[type[AudioModel], ...]] = ()
-    positions_per_token: ClassVar[int] = 1
     has_segments: ClassVar[bool] = False
     default_rank_pooling: ClassVar[str] = "last"
     pads_logits: ClassVar[bool] = False
@@ -194,6 +192,11 @@ class Model(Module):
     options: Any
     vision: VisionModel | None = None
     audio: AudioModel | None = None
+
+    @property
+    def positions_per_token(self) -> int:
+        """The number of components of a token's position."""
+        return 1
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:

@@ -28,19 +28,23 @@ _MS = 1e-6  # of a nanosecond
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tokens of one request in a batch; in JSON a list of these four.
+    """The tokens of one request in a batch; in JSON a list of these six.
 
     Attributes:
         request: its number.
         start: position of the first token.
         tokens: how many; 0: the request shares the result of another one.
         is_prompt: whether they are of the prompt.
+        drafts: how many of them are guesses.
+        accepted: how many of the guesses are right.
     """
 
     request: int
     start: int
     tokens: int
     is_prompt: bool
+    drafts: int = 0
+    accepted: int = 0
 
 
 class StepRecord(msgspec.Struct):
@@ -130,6 +134,7 @@ class StepRecorder:
         self._offset_ns = time.time_ns() - time.perf_counter_ns()
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
         self._planned: deque[tuple[Job, int, bool]] = deque(maxlen=2)
+        self._guessed: list[tuple[int, Sequence, int]] = []  # place, and what it accepted before
         self._asked_ns = self._next_cache_ns = 0
         self._compute_ns = self._total_ns = 0
         self._recorded = self._prompt_tokens = self._generated_tokens = self._cost_ns = 0
@@ -149,10 +154,14 @@ class StepRecorder:
         plan_ns, is_new = next(
             ((ns, is_new) for planned, ns, is_new in self._planned if planned is job), (0, False)
         )
-        parts = []
+        parts: list[Part] = []
+        self._guessed.clear()
         if isinstance(job, ForwardJob):
             for part in job.plan.parts:
-                parts.append(Part(part.sequence.number, part.start, part.count, part.is_prefill))
+                sequence, drafts = part.sequence, len(part.drafts)
+                if drafts:
+                    self._guessed.append((len(parts), sequence, sequence.accepted))
+                parts.append(Part(sequence.number, part.start, part.count, part.is_prefill, drafts))
                 if part.is_prefill:
                     self._prompt_tokens += part.count
         began_ms = (computed.began_ns + self._offset_ns) * _MS
@@ -167,7 +176,12 @@ class StepRecorder:
         """Record that tokens of the last step were sampled since `start_ns`."""
         self._generated_tokens += tokens
         if self._steps:
-            self._steps[-1].sample_ms = (time.perf_counter_ns() - start_ns) * _MS
+            step = self._steps[-1]
+            step.sample_ms = (time.perf_counter_ns() - start_ns) * _MS
+            for place, sequence, before in self._guessed:
+                accepted = sequence.accepted - before
+                step.parts[place] = msgspec.structs.replace(step.parts[place], accepted=accepted)
+        self._guessed.clear()
 
     def snapshot(
         self, scheduler: Scheduler, counts: GraphCounts, compute_ns: int, total_ns: int

@@ -160,12 +160,12 @@ class FilterRow(Row):
     """Leaves out tokens by their probabilities.
 
     Attributes:
-        needs_order: whether it needs all tokens in descending order; otherwise `FullVocabulary`
-            can apply it without sorting.
+        needs_order: whether it needs all tokens in descending order; only those that
+            `FullVocabulary` knows can be applied without sorting.
     """
 
     apply: Callable[[Ranked, SamplingOptions, Uniform], None]
-    needs_order: bool = False
+    needs_order: bool = True
 
 
 def _typical_p(ranked: Ranked, o: SamplingOptions, _: Uniform) -> None:
@@ -188,7 +188,8 @@ def _xtc(ranked: Ranked, o: SamplingOptions, random: Uniform) -> None:
 
 
 # All samplers by llama.cpp's names, in its order, each with the values of its parameters that turn
-# it off. `infill` is used only where a request names it.
+# it off. `infill` is used only where a request names it. Samplers that llama.cpp does not have come
+# after `temperature`, whatever their place in the chain is: they have a name, and no letter.
 SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
     "dry": {"dry_multiplier": 0.0},
@@ -201,7 +202,7 @@ SAMPLERS: Mapping[str, Mapping[str, Any]] = {
     "infill": {"infill": False},
     "temperature": {"temperature": 1.0},
 }
-SAMPLER_LETTERS = dict(zip("edskypmxit", SAMPLERS, strict=True))  # llama.cpp's
+SAMPLER_LETTERS = dict(zip("edskypmxit", SAMPLERS, strict=False))  # llama.cpp's
 ADJUSTMENTS = (
     AdjustmentRow(lambda o: bool(o.logit_bias), lambda o, size, _: LogitBias(o, size)),
     AdjustmentRow(lambda o: o.has_penalties, lambda o, size, _: Penalties(o, size)),
@@ -211,8 +212,8 @@ BOUNDS = (
     BoundRow(lambda o: o.top_n_sigma > 0, lambda x, o: transforms.top_n_sigma(x, o.top_n_sigma)),
 )
 FILTERS = (
-    FilterRow(lambda o: o.typical_p < 1, _typical_p, needs_order=True),
-    FilterRow(lambda o: o.top_p < 1, _top_p),
-    FilterRow(lambda o: o.min_p > 0, _min_p),
-    FilterRow(lambda o: o.has_xtc, _xtc, needs_order=True),
+    FilterRow(lambda o: o.typical_p < 1, _typical_p),
+    FilterRow(lambda o: o.top_p < 1, _top_p, needs_order=False),
+    FilterRow(lambda o: o.min_p > 0, _min_p, needs_order=False),
+    FilterRow(lambda o: o.has_xtc, _xtc),
 )

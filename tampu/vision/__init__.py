@@ -6,27 +6,47 @@ encoders are floats, cut into patches.
 """
 
 from tampu.vision.limits import ImageLimits
-from tampu.vision.pixels import CLIP, HALF, UNIT, Filter, Normalization, patches, places, resize
+from tampu.vision.pixels import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    UNIT,
+    Filter,
+    Normalization,
+    patches,
+    places,
+    resize,
+)
 from tampu.vision.sizes import (
     fit_area,
     fit_crop,
     fit_long_side,
     fit_pixels,
     fit_video,
+    fit_whole,
     to_long_side,
     to_tiles,
 )
-from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
+from tampu.vision.tiles import (
+    Arrangement,
+    arrange,
+    arrange_by_shape,
+    arrangements,
+    cut_tiles,
+    paste,
+)
 
 __all__ = [
     "CLIP",
     "HALF",
+    "IMAGENET",
     "UNIT",
     "Arrangement",
     "Filter",
     "ImageLimits",
     "Normalization",
     "arrange",
+    "arrange_by_shape",
     "arrangements",
     "cut_tiles",
     "fit_area",
@@ -34,6 +54,7 @@ __all__ = [
     "fit_long_side",
     "fit_pixels",
     "fit_video",
+    "fit_whole",
     "paste",
     "patches",
     "places",

@@ -47,6 +47,8 @@ UNIT = Normalization((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 """0 to 1."""
 CLIP = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 """The statistics of CLIP's training images."""
+IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""The statistics of ImageNet's images."""
 
 
 def resize(

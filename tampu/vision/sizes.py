@@ -75,9 +75,16 @@ def fit_area(height: int, width: int, *, multiple: int, most: int) -> tuple[int,
 
 
 def fit_video(
-    frames: int, height: int, width: int, *, multiple: int, fewest: int, most: int
+    frames: int,
+    height: int,
+    width: int,
+    *,
+    multiple: int,
+    fewest: int,
+    most: int,
+    what: str = "video",
 ) -> tuple[int, int]:
-    """Return the size of each of some frames, in multiples (Qwen3-VL).
+    """Return the size of each of some frames, in multiples (Qwen3-VL, GLM-OCR).
 
     Args:
         frames: how many there are, at least two.
@@ -86,6 +93,7 @@ def fit_video(
         multiple: divides both sides.
         fewest: pixels of all frames together.
         most: pixels of all frames together.
+        what: what it is, for messages.
 
     Raises:
         RequestError: if one side is more than 200 times the other.
@@ -93,7 +101,7 @@ def fit_video(
     if min(height, width) < multiple:
         grow = max(multiple / height, multiple / width)
         height, width = int(height * grow), int(width * grow)
-    _check_elongation(height, width, "video")
+    _check_elongation(height, width, what)
     rows, columns = round(height / multiple), round(width / multiple)
     pixels = round(frames / 2) * 2 * rows * columns * multiple**2
     if pixels > most:
@@ -134,3 +142,16 @@ def fit_pixels(
         rows = math.ceil(height * grow / multiple)
         columns = math.ceil(width * grow / multiple)
     return rows * multiple, columns * multiple
+
+
+def fit_whole(height: int, width: int, *, multiple: int, fewest: int, most: int) -> tuple[int, int]:
+    """Return a size as `fit_pixels` does, where a side below a multiple becomes one (PaddleOCR-VL).
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    if height < multiple:
+        height, width = multiple, round(width * multiple / height)
+    if width < multiple:
+        height, width = round(height * multiple / width), multiple
+    return fit_pixels(height, width, multiple=multiple, fewest=fewest, most=most)

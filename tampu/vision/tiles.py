@@ -1,7 +1,8 @@
-"""Arranges large images on several tiles, as Llama 3.2 and Llama 4 do.
+"""Arranges large images on several tiles, as Llama 3.2, Llama 4 and InternVL do.
 
-Of all arrangements up to a maximum number of tiles both take the one that enlarges the image
-least or, if none fits, shrinks it least; of equal ones the smallest.
+Of all arrangements up to a maximum number of tiles both Llamas take the one that enlarges the image
+least or, if none fits, shrinks it least; of equal ones the smallest. InternVL takes the one whose
+shape is nearest to the image's.
 """
 
 from __future__ import annotations
@@ -59,6 +60,30 @@ def _best(height: int, width: int, side: int, most: int) -> tuple[int, int]:
     wanted = min(enlarging) if enlarging else max(scales)
     alike = [each for each, scale in zip(known, scales, strict=True) if scale == wanted]
     return min(alike, key=lambda each: each[0] * each[1])
+
+
+def arrange_by_shape(
+    height: int, width: int, *, side: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return the rows and columns of the tiles whose shape is nearest to an image's.
+
+    Of equal shapes it is the largest whose area is less than twice the image's.
+
+    Args:
+        height: of the image.
+        width: of the image.
+        side: of a tile, in pixels.
+        fewest: the minimum number of tiles.
+        most: the maximum number of tiles.
+    """
+    known = [(r, c) for c, r in arrangements(most) if r * c >= fewest]  # fewest columns first
+    best, least = (1, 1), math.inf
+    for rows, columns in sorted(known, key=lambda each: each[0] * each[1]):
+        difference = abs(width / height - columns / rows)
+        is_small = height * width > side**2 * rows * columns / 2
+        if difference < least or (difference == least and is_small):
+            best, least = (rows, columns), difference
+    return best
 
 
 def _within(height: int, width: int, most_rows: int, most_columns: int) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from tampu.ml.gguf import read_gguf
 from tampu.ml.quantize import quantize
 from tampu.ml.types import GGMLType
 
+QUICK = ("F16", "Q8_0", "Q4_0", "Q4_K_M")
 WIDE = Tiny(embedding=256, feed_forward=512, head_dim=64, layers=3)
 
 
@@ -41,7 +42,10 @@ def stored(path: Path, name: str) -> bytes:
     return path.read_bytes()[info.offset : info.offset + info.size_bytes]
 
 
-@pytest.mark.parametrize("type_", FILE_TYPES)
+@pytest.mark.parametrize(
+    "type_",
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in FILE_TYPES],
+)
 def test_each_tensor_equals_ggmls_quantization(source: Path, tmp_path: Path, type_: str) -> None:
     made = tmp_path / "made.gguf"
     quantize_file(source, made, type_, threads=2)

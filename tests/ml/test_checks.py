@@ -10,6 +10,7 @@ import pytest
 from tampu.errors import ShapeError
 from tampu.ml import Context, GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
+from tampu.ml.convolution import map_patches
 from tampu.ml.rotary import Rope
 
 F32, F16, I32, I64, Q8_0 = (GGMLType[name] for name in ("F32", "F16", "I32", "I64", "Q8_0"))
@@ -114,6 +115,15 @@ CALLS: dict[str, Callable[..., Any]] = {
     "cast to I32": lambda t, _: t(4, type=F16).cast(I32),
     "strided: too far": lambda t, _: t(2, 3).strided((2, 3), (16,)),
     "strided: too far from its offset": lambda t, _: t(2, 3).strided((2, 3), (12,), 4),
+    "strided: overlapping rows": lambda t, _: t(2, 3).strided((3, 3), (4,)),
+    "strided: the same row again": lambda t, _: t(2, 3).strided((3, 3), (0,)),
+    "map_patches: other channels": lambda t, _: map_patches(t(2, 5, 5), t(4, 3, 3, 3), 2, 1),
+    "map_patches: a list of rows": lambda t, _: map_patches(t(5, 5), t(4, 5, 3, 3), 2, 1),
+    "map_patches: a larger kernel": lambda t, _: map_patches(t(1, 2, 9), t(4, 1, 5, 3), 2, 1),
+    "map_patches: no stride": lambda t, _: map_patches(t(1, 5, 5), t(4, 1, 3, 3), 0, 1),
+    "map_patches: half precision": lambda t, _: map_patches(
+        t(1, 5, 5, type=F16), t(4, 1, 3, 3), 2, 1
+    ),
     "strided: a negative offset": lambda t, _: t(2, 3).strided((3,), (), -4),
     "strided: a negative stride": lambda t, _: t(2, 3).strided((2, 3), (-12,), 12),
     "strided: too few strides": lambda t, _: t(2, 3).strided((2, 3), ()),

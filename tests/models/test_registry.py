@@ -129,7 +129,8 @@ def test_a_projector_of_another_model_is_refused(tmp_path: Path) -> None:
     ):
         bind_model(text, projector)
     assert str(caught.value) == (
-        "Llama does not support a projector of type 'gemma3'; supported: mlp, pixtral"
+        "Llama does not support a projector of type 'gemma3'; supported: mlp, idefics3, internvl, "
+        "pixtral"
     )
 
 

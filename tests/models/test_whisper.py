@@ -62,3 +62,22 @@ def test_the_quantized_file_keeps_what_ggml_does_not_multiply_quantized(tmp_path
     assert {types[f"a.conv1d.{index}.weight"] for index in (1, 2)} == {"F16"}
     assert types["a.position_embd.weight"] == "F32"
     assert set(types.values()) == {"F16", "F32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "biases"),
+    [
+        ("voxtral", {f"a.conv1d.{index}.bias": (64, 1) for index in (1, 2)}),
+        ("qwen3_asr", {f"a.conv2d.{index}.bias": (24, 1, 1) for index in (1, 2, 3)}),
+    ],
+)
+def test_biases_have_the_shape_that_llama_cpp_adds_to_maps(
+    tmp_path: Path, name: str, biases: dict[str, tuple[int, ...]]
+) -> None:
+    checkpoint = make_checkpoint(name, tmp_path / "checkpoint")
+    convert(checkpoint, tmp_path / "m.gguf", "F16", mmproj=tmp_path / "mmproj.gguf")
+    file = read_model(tmp_path / "mmproj.gguf")
+    assert {each: file.tensors[each].shape for each in biases} == biases
+    assert file.metadata["clip.has_audio_encoder"] is True
+    assert "clip.has_vision_encoder" not in file.metadata
+    assert file.metadata["clip.projector_type"] == {"qwen3_asr": "qwen3a"}.get(name, name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 from playwright.sync_api import (
@@ -187,9 +187,39 @@ def copy(page: Page, button: Locator) -> None:
     page.wait_for_function("() => window.wasShown")
 
 
-def choose(page: Page, model: str) -> None:
-    """Chat with a model."""
-    page.get_by_role("combobox", name="Models").select_option(f"{model}:latest")
+def chosen(page: Page, label: str = "Model") -> Locator:
+    """The button that says which model is chosen, and opens the menu of them."""
+    return page.get_by_role("main").get_by_role("button", name=re.compile(f"^{label}: "))
+
+
+def choose(page: Page, model: str, label: str = "Model") -> None:
+    """Choose a model in its menu: to chat with, or for one side of a comparison."""
+    choose_named(page, f"{model}:latest", label)
+
+
+def choose_named(page: Page, name: str, label: str = "Model") -> None:
+    """Choose a model of any tag."""
+    chosen(page, label).click()
+    menu = page.get_by_role("dialog", name=re.compile(f"^{label}: "))
+    named = page.locator(".model-name", has_text=re.compile(f"^{re.escape(name)}$"))
+    menu.get_by_role("option").filter(has=named).click()
+    expect(chosen(page, label)).to_have_text(name)
+
+
+def set_option(
+    page: Page, name: str, role: Literal["checkbox", "radio"] = "checkbox", *, to: bool = True
+) -> None:
+    """Set one of the options of the next answers, which a button beside the message shows."""
+    page.get_by_role("button", name="Answer options").click()
+    options = page.get_by_role("dialog", name="Answer options")
+    options.get_by_role(role, name=name, exact=True).set_checked(to)
+    leave(page)
+
+
+def leave(page: Page) -> None:
+    """Close what a button has shown over the page."""
+    page.keyboard.press("Escape")
+    expect(page.locator(".popover:popover-open")).to_have_count(0)
 
 
 def parameter(within: Page | Locator, name: str) -> Locator:
@@ -211,8 +241,21 @@ def ask(page: Page, model: str, text: str) -> Locator:
     count = answers(page).count()
     say(page, text)
     answer = answers(page).nth(count)
-    expect(answer.get_by_text("prompt tokens cached")).to_be_visible()
+    expect(has_ended(answer)).to_be_visible()
     return answer
+
+
+def has_ended(answers: Page | Locator) -> Locator:
+    """What answers have once they are whole: the buttons that show their statistics."""
+    return answers.get_by_role("button", name="Statistics")
+
+
+def statistics(answer: Locator) -> Locator:
+    """What was counted of an answer, as its button shows it."""
+    shown = answer.get_by_role("dialog", name="Statistics")
+    if not shown.is_visible():
+        has_ended(answer).click()
+    return shown
 
 
 def answers(page: Page) -> Locator:

@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server, start_server
 
-from tests.page.conftest import choose, watched
+from tests.page.conftest import choose, choose_named, watched
 from tests.page.models import pull, row
 
 NAME = "<img src=x onerror=alert(1)>"
@@ -32,8 +32,7 @@ def renamed(route: Route) -> None:
 def test_a_hostile_name_of_a_model_is_text_wherever_it_stands(page: Page) -> None:
     page.route("**/api/tags", renamed)
     page.reload()
-    choice = page.get_by_role("combobox", name="Models")
-    choice.select_option(NAME)
+    choose_named(page, NAME)
     message = page.get_by_role("textbox", name="Message")
     expect(message).to_have_attribute("placeholder", f"Message {NAME}")
     message.fill("Hi")
@@ -52,7 +51,7 @@ def test_a_hostile_name_of_a_model_is_text_wherever_it_stands(page: Page) -> Non
     assert dialog.locator("img").count() == 0
     dialog.get_by_role("button", name="Cancel").click()
     page.get_by_role("link", name="Compare").click()
-    page.get_by_role("combobox", name="Model A").select_option(NAME)
+    choose_named(page, NAME, "Model A")
     assert page.locator(ADDED).count() == 0
 
 

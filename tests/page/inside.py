@@ -22,6 +22,7 @@ from tests.page.looks import OVERFLOW
 
 SECRET = "xylophone"
 CONTEXT = 32_768
+RECORDED = Path(__file__).parent / "pictures" / "live.jsonl"
 OPTIONS = {"num_ctx": CONTEXT, "num_predict": CONTEXT - 1000, "repeat_last_n": 0}
 BEGINNING = f"{SECRET} " * 40
 
@@ -134,6 +135,23 @@ def test_a_pause_stops_the_view_and_the_trace_is_saved(page: Page) -> None:
     expect(timeline).to_have_accessible_name(re.compile("Last 2.0 s"))
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_accepted_and_refused_drafts_are_seen_in_the_time_line(page: Page) -> None:
+    lines = RECORDED.read_text("utf-8").splitlines()
+    frame = json.loads(lines[-1])
+    steps = frame["models"][0]["runner"]["steps"]
+    for step in steps:
+        step["parts"] = [[*part[:4], 4, 3] for part in step["parts"]]
+    body = f"data: {json.dumps(frame)}\n\n"
+    page.route(
+        "**/api/live", lambda route: route.fulfill(body=body, content_type="text/event-stream")
+    )
+    page.reload()
+    guesses = 4 * sum(len(step["parts"]) for step in steps)
+    timeline = page.get_by_role("figure").filter(has=page.get_by_role("heading", name="Batches"))
+    expect(timeline).to_contain_text(f"{guesses * 3 // 4} of {guesses} drafts accepted.")
+    expect(timeline.locator(".legend")).to_contain_text("drafts accepteddrafts refused")
 
 
 def assert_lanes_are_whole(events: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from support.scripted import write_scripted
 from support.serving import Server, start_server
 
 from tampu.store.manifests import CONFIG_TYPE
-from tests.page.conftest import PATIENCE_MS, PLAIN, watched
+from tests.page.conftest import PATIENCE_MS, PLAIN, chosen, watched
 
 CONFIG = b'{"model_format":"gguf"}'
 
@@ -200,7 +200,7 @@ def test_what_could_not_be_done_stays_in_its_row_until_it_is(page: Page) -> None
 
 def test_one_can_chat_with_a_model_of_the_list(page: Page) -> None:
     row(page, "demo:latest").get_by_role("button", name="Chat").click()
-    expect(page.get_by_role("combobox", name="Models")).to_have_value("demo:latest")
+    expect(chosen(page)).to_have_text("demo:latest")
     expect(page.get_by_role("textbox", name="Message")).to_be_visible()
 
 

@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from support.serving import Server
 from support.waiting import PATIENCE_S
 
-from tests.page.conftest import ask, parameter, watched
+from tests.page.conftest import ask, choose, parameter, watched
 
 KEPT = Path(__file__).parent / "pictures"
 RECORDED = KEPT / "live.jsonl"
@@ -33,7 +33,7 @@ NEAR = 24
 MOST = 0.08
 SIZES = {"wide": (1280, 800), "narrow": (392, 784)}
 STYLE = """
-.counts, .badge, .head .hint { visibility: hidden !important; }
+.statistics, .start-memory, .badge, .head .hint { visibility: hidden !important; }
 :root { --mono: "DejaVu Sans Mono"; --sans: "DejaVu Sans"; }
 """
 
@@ -41,6 +41,11 @@ STYLE = """
 def chat(page: Page) -> None:
     ask(page, "formatted", "All of it.")
     expect(page.locator(".katex").first).to_be_visible()
+
+
+def start(page: Page) -> None:
+    choose(page, "demo")
+    page.get_by_role("textbox", name="Message").focus()
 
 
 def parameters(page: Page) -> None:
@@ -56,17 +61,17 @@ def models(page: Page) -> None:
 
 def compare(page: Page) -> None:
     page.goto(f"{page.url.partition('#')[0]}#/compare")
-    page.get_by_role("combobox", name="Model A").select_option("demo:latest")
-    page.get_by_role("combobox", name="Model B").select_option("formatted:latest")
+    choose(page, "demo", "Model A")
+    choose(page, "formatted", "Model B")
     page.get_by_role("textbox", name="Message").fill("What is 27 + 58?")
     page.get_by_role("textbox", name="Message").press("Enter")
-    expect(page.get_by_text("prompt tokens cached")).to_have_count(2)
+    expect(page.get_by_text("tokens cached")).to_have_count(2)
     expect(page.locator(".katex").first).to_be_visible()
 
 
 def tokenizer(page: Page) -> None:
     page.goto(f"{page.url.partition('#')[0]}#/tokens")
-    page.get_by_role("combobox").select_option("demo:latest")
+    choose(page, "demo")
     page.get_by_role("textbox", name="Text").fill("A text")
     expect(page.get_by_role("status")).to_have_text(re.compile(r"[1-9] tokens, 6 characters"))
 
@@ -104,7 +109,7 @@ def _open(page: Page, name: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "view", [chat, parameters, models, compare, tokenizer, inside, settings, shortcuts]
+    "view", [start, chat, parameters, models, compare, tokenizer, inside, settings, shortcuts]
 )
 def test_a_view_looks_as_it_was_kept(
     browser: Browser, server: Server, tmp_path: Path, view: Callable[[Page], None], theme: Any,

@@ -6,12 +6,21 @@ import re
 
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.page.conftest import answers, ask, wait_in
+from tests.page.conftest import (
+    answers,
+    ask,
+    choose,
+    has_ended,
+    leave,
+    set_option,
+    statistics,
+    wait_in,
+)
 
 
 def test_a_text_is_shown_as_tokens_with_their_ids_while_it_is_typed(page: Page) -> None:
     page.get_by_role("link", name="Tokenizer").click()
-    page.get_by_role("combobox", name="Models").select_option("demo:latest")
+    choose(page, "demo")
     page.get_by_role("textbox", name="Text").fill("Hé\n<end_of_turn>")
     expect(page.get_by_role("status")).to_have_text("5 tokens, 16 characters")
     pieces = page.get_by_role("list", name="Tokens").get_by_role("listitem")
@@ -28,7 +37,7 @@ def test_a_tokenizer_that_is_not_there_yet_has_no_count(page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/tokenize", lambda route: held.append(route))
     page.get_by_role("link", name="Tokenizer").click()
-    page.get_by_role("combobox", name="Models").select_option("demo:latest")
+    choose(page, "demo")
     page.get_by_role("textbox", name="Text").fill("A text")
     wait_in(page, lambda: held, "the server is asked")
     status = page.get_by_role("status")
@@ -39,14 +48,15 @@ def test_a_tokenizer_that_is_not_there_yet_has_no_count(page: Page) -> None:
 
 def with_tokens(page: Page, question: str) -> Locator:
     """Ask the built-in model with the switch on; return the tokens of the answer."""
-    page.get_by_role("checkbox", name="Token probabilities").check()
+    set_option(page, "Token probabilities")
     return ask(page, "demo", question).get_by_role("listbox", name="Tokens").get_by_role("option")
 
 
 def test_a_token_shows_its_probability_and_the_alternatives(page: Page) -> None:
     tokens = with_tokens(page, "What is 27 + 58?")
     expect(tokens).to_have_text(["8", "5"])
-    expect(answers(page)).to_contain_text("2 tokens and the end")
+    expect(statistics(answers(page))).to_contain_text("2 tokens and the end")
+    leave(page)
     tokens.first.hover()
     shown = page.get_by_role("group", name="Alternatives of the token")
     expect(shown).to_contain_text(re.compile(r"8\s*99\.\d+ %"))
@@ -62,7 +72,7 @@ def test_an_answer_goes_on_from_an_alternative_as_a_new_branch(page: Page) -> No
     shown = page.get_by_role("group", name="Alternatives of the token")
     shown.get_by_role("button", name=re.compile("^7 ")).click()
     expect(answers(page)).to_contain_text("2 of 2")
-    expect(answers(page).get_by_text("prompt tokens cached")).to_be_visible()
+    expect(has_ended(answers(page))).to_be_visible()
     expect(tokens.first).to_have_text("7")
     expect(tokens.nth(1)).to_be_visible()  # the model has written more after it
     page.get_by_role("button", name="Earlier version").click()
@@ -98,10 +108,10 @@ def test_tokens_are_coloured_by_probability_or_entropy_and_kept(page: Page) -> N
     alternatives = page.get_by_role("group", name="Alternatives of the token")
     alternatives.get_by_role("button").last.click()  # improbable where the model was certain
     expect(tokens.first).to_have_class(re.compile("doubt-5"))
-    page.get_by_role("combobox", name="Colour of tokens").select_option("by entropy")
+    set_option(page, "entropy", "radio")
     expect(tokens.first).to_have_class(re.compile("doubt-0"))
-    expect(answers(page).get_by_text("prompt tokens cached")).to_be_visible()
+    expect(has_ended(answers(page))).to_be_visible()
     page.reload()
     expect(tokens.first).to_have_class(re.compile("doubt-0"))
-    page.get_by_role("checkbox", name="Token probabilities").uncheck()
+    set_option(page, "Token probabilities", to=False)
     expect(tokens).to_have_count(0)

@@ -22,6 +22,8 @@ from tampu.runner.step_times import StepTimes
 pytestmark = pytest.mark.parity
 
 COUNT = 40
+# One of each kind of cache: of attention, also in windows and with sinks, and recurrent states.
+QUICK = ("llama_rope_llama3", "gemma3_text", "gptoss", "lfm2", "qwen35")
 LENGTHS = (17, 90, 48)
 MOST = 5
 
@@ -76,7 +78,10 @@ def answers(engine: Engine, prompts: list[list[int]], **options: object) -> list
 
 
 @pytest.mark.seed("S78", "S80")
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS],
+)
 def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
     prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
     with laboratory.engine(name, slots=len(prompts)) as engine:

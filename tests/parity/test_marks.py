@@ -51,6 +51,24 @@ def _smolvlm(size: tuple[int, int]) -> str:
     return text
 
 
+def _paddleocr(size: tuple[int, int]) -> str:
+    """As `PaddleOCRVLProcessor.replace_image_token`, between the marks of the template."""
+    (grid,) = SIGHTS["paddleocr"].process([sized(size)])["image_grid_thw"]
+    return "<|IMAGE_START|>" + "<|IMAGE_PLACEHOLDER|>" * (int(grid.prod()) // 4) + "<|IMAGE_END|>"
+
+
+def _glm_ocr(size: tuple[int, int]) -> str:
+    """As `Glm46VProcessor.replace_image_token`, between the marks of the template."""
+    (grid,) = SIGHTS["glm_ocr"].process([sized(size)])["image_grid_thw"]
+    return "<|begin_of_image|>" + "<|image|>" * (int(grid.prod()) // 4) + "<|end_of_image|>"
+
+
+def _internvl(size: tuple[int, int]) -> str:
+    """As `InternVLProcessor.replace_image_token`."""
+    tiles = len(SIGHTS["internvl"].process([sized(size)])["pixel_values"])
+    return "<img>" + "<IMG_CONTEXT>" * (4 * tiles) + "</img>"
+
+
 def _qwen(name: str, size: tuple[int, int]) -> str:
     """As `Qwen2_5_VLProcessor` and `Qwen3VLProcessor`, between the marks of their templates."""
     (grid,) = SIGHTS[name].process([sized(size)])["image_grid_thw"]
@@ -73,6 +91,10 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
     "llava": partial(_always, "<image>" * 64),
+    "paddleocr": _paddleocr,
+    "glm_ocr": _glm_ocr,
+    "internvl": _internvl,
+    "internvl_large": _internvl,
     "smolvlm": _smolvlm,
     "mistral3_vision": _pixtral,
     "llama4_vision": _llama4,

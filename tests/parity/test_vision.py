@@ -26,7 +26,7 @@ from tampu.runner import images as image_store
 pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
-TILED = ["smolvlm"]
+WEIGHED = ["glm_ocr", "internvl", "internvl_large", "paddleocr", "smolvlm"]
 TEXT = [11, 57, 200, 310, 42, 99]
 
 
@@ -101,7 +101,7 @@ def test_the_table_of_the_activation_explains_the_towers_error(
     laboratory.compare(name, ours, expected, what, 1e-4)
 
 
-@pytest.mark.parametrize("name", in_depth(TILED))
+@pytest.mark.parametrize("name", in_depth(WEIGHED))
 def test_every_weight_of_an_encoder_matters(laboratory: Laboratory, name: str) -> None:
     """But for biases of keys, which change no softmax: what is compared depends on all others."""
     model, sight = load_reference(name, laboratory.checkpoint(name)), SIGHTS[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.fake_drafts import RandomDrafts
 from support.fake_graphs import FakeEngine
 from support.waiting import wait_until
 
@@ -41,6 +42,24 @@ def test_steps_tell_who_was_in_them() -> None:
     assert began == sorted(began)
     assert found.python_share is not None
     assert 0 <= found.python_share <= 1
+
+
+def test_steps_tell_which_drafts_were_right() -> None:
+    drafts = RandomDrafts(count_up, seed=1)
+    with FakeEngine(count_up, slots=2, context=128, batch=64, drafts=drafts) as engine:
+        engine.runner.observe()
+        asked = [engine.ask([2, 3 + which], max_tokens=60) for which in range(2)]
+        for each in asked:
+            each.events()
+        engine.wait_until_idle()
+        parts = [part for step in engine.runner.observe().steps for part in step.parts]
+    for each in asked:
+        usage, own = each.sequence.usage(), [p for p in parts if p.request == each.sequence.number]
+        assert sum(part.drafts for part in own) == usage.drafted_tokens
+        assert sum(part.accepted for part in own) == usage.accepted_tokens
+        assert 0 < usage.accepted_tokens < usage.drafted_tokens
+        assert all(part.accepted <= part.drafts < part.tokens for part in own if part.drafts)
+        assert not any(part.drafts for part in own if part.is_prompt)
 
 
 def test_a_snapshot_has_only_what_happened_since_the_last_one() -> None:

@@ -32,7 +32,7 @@ from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.store.model_info import read_model_info
 from tampu.store.modelfile import parse_modelfile
 from tools.models_table import END
-from tools.parameters_table import BEGIN, FIELDS, PAGE, fields, table
+from tools.parameters_table import BEGIN, FIELDS, OPTIONS, PAGE, fields, options, table
 
 WRONG: dict[type, list[Any]] = {
     int: ["x", 1.5, True, math.nan, math.inf, [], {}],
@@ -169,6 +169,7 @@ def test_parameter_names_are_unique() -> None:
 
 def test_the_requests_have_a_field_for_each_parameter() -> None:
     assert FIELDS.read_text(encoding="utf-8") == fields()
+    assert OPTIONS.read_text(encoding="utf-8") == options()
 
 
 def test_the_docs_have_the_current_table() -> None:

@@ -88,7 +88,7 @@ def no_threads_left() -> None:
     """The worker thread is the module's."""
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(schema=st.recursive(SIMPLE, schemas, max_leaves=6), seed=st.integers(0, 99))
 def test_a_random_schema_gives_valid_answers_or_is_refused(
     constraints: Constraints, schema: Any, seed: int

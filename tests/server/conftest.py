@@ -54,7 +54,7 @@ class Site:
         return self.run(lambda client: self._in_turn(client, requests))
 
     def run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Run `test(client)` with the application started, for a minute at most."""
+        """Run `test(client)` with the application started, for PATIENCE_S at most."""
         return asyncio.run(asyncio.wait_for(self._run(test), PATIENCE_S))
 
     async def _run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:

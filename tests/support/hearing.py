@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import WhisperFeatureExtractor
+from transformers import (
+    Gemma4AudioFeatureExtractor,
+    Qwen3ASRFeatureExtractor,
+    WhisperFeatureExtractor,
+)
 from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import (
     Gemma4UnifiedAudioFeatureExtractor,
 )
@@ -32,6 +36,18 @@ class Hearing:
     audio: int
     laid: int | None = None
     marks: str | None = None
+
+    def embed(self, model: Any, heard: Floats) -> Floats:
+        """Return the embedding of a sound: (rows, features)."""
+        inputs = self.process([heard])
+        if "windows" in inputs:
+            parts = [model.hear(frames) for frames in inputs["windows"]]
+            return np.asarray(torch.cat(parts).numpy(), np.float32)
+        owner = model if hasattr(model, "get_audio_features") else model.model
+        found = owner.get_audio_features(**inputs)
+        mask = getattr(found, "attention_mask", None)
+        rows = found.pooler_output if mask is None else found.pooler_output[mask]
+        return np.asarray(rows.numpy(), np.float32)
 
     def read(self, model: Any, tokens: Sequence[int], sounds: Sequence[Floats]) -> Floats:
         """Return the logits of every input."""
@@ -77,8 +93,31 @@ def _voxtral(sounds: Sequence[Floats]) -> dict[str, Any]:
     return {"input_features": torch.cat(windows)}
 
 
+def _qwen3(sounds: Sequence[Floats]) -> dict[str, Any]:
+    """Return the sounds' spectrograms, as `Qwen3ASRProcessor`."""
+    extractor = Qwen3ASRFeatureExtractor(feature_size=32)
+    asked: dict[str, Any] = {"padding": True, "return_attention_mask": True}
+    found = [extractor(each, sampling_rate=16_000, **asked) for each in sounds]
+    width = max(each["input_features"].shape[-1] for each in found)
+
+    def padded(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[-1]))
+
+    return {
+        "input_features": torch.cat([padded(each["input_features"]) for each in found]),
+        "input_features_mask": torch.cat([padded(each["attention_mask"]) for each in found]),
+    }
+
+
+def _gemma4(sounds: Sequence[Floats]) -> dict[str, Any]:
+    found = Gemma4AudioFeatureExtractor()(list(sounds), return_tensors="pt")
+    return {name: found[name] for name in ("input_features", "input_features_mask")}
+
+
 HEARINGS: dict[str, Hearing] = {
     "gemma4_unified_hearing": Hearing(_frames, audio=11, laid=0, marks="mm_token_type_ids"),
     "ultravox": Hearing(_ultravox, audio=5),
+    "gemma4_small_hearing": Hearing(_gemma4, audio=11, laid=0, marks="mm_token_type_ids"),
+    "qwen3_asr": Hearing(_qwen3, audio=7),
     "voxtral": Hearing(_voxtral, audio=7),
 }

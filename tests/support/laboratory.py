@@ -68,7 +68,7 @@ class Laboratory:
         self._folder = folder
         self._errors: dict[tuple[str, str], float] = {}
         self.checkpoint = functools.cache(self._checkpoint)
-        self.file = functools.cache(self._file)
+        self._files = functools.cache(self._file)
         self.reference = functools.cache(self._reference)
         self.answer = functools.cache(self._answer)
         torch.set_num_threads(1)
@@ -100,6 +100,10 @@ class Laboratory:
             kernels=kernels,
             draft=draft,
         )
+
+    def file(self, name: str, type_: str = "F32") -> Path:
+        """Return the model `name` in a file of the type `type_`."""
+        return self._files(name, type_)  # the same key, whether the type was named or not
 
     def compare(self, name: str, ours: Logits, reference: Logits, what: str, limit: float) -> None:
         """Require that the logits agree within `limit`, and the best tokens where they are clear.
@@ -157,7 +161,7 @@ class Laboratory:
     def _checkpoint(self, name: str) -> Path:
         return make_checkpoint(name, self._folder / name)
 
-    def _file(self, name: str, type_: str = "F32") -> Path:
+    def _file(self, name: str, type_: str) -> Path:
         path = self._folder / f"{name}-{type_}.gguf"
         convert(self.checkpoint(name), path, type_)
         return path

@@ -27,6 +27,7 @@ from tampu.nn import (
     LayerShape,
     PreparedImage,
     RGBImage,
+    Samples,
     States,
     Tensors,
     VisionModel,
@@ -138,13 +139,14 @@ class Seer:
         return self.model.vision
 
     def encode(self, prepared: PreparedImage) -> Floats:
-        """Return the embedding of an image: (rows, features)."""
+        """Return the embedding of an image, or of a part of a sound: (rows, features)."""
         context = self.backend.context()
         inputs = {
             name: context.input(name, array.shape, _TYPES[array.dtype])
             for name, array in prepared.arrays.items()
         }
-        rows = context.output(self.vision.encode(context, prepared.key, inputs))
+        encoder = self.model.encoder_of(prepared)
+        rows = context.output(encoder.encode(context, prepared.key, inputs))
         data = [(inputs[name], array) for name, array in prepared.arrays.items()]
         (found,) = self.backend.compute(context, data, [rows]).outputs
         context.close()
@@ -153,6 +155,13 @@ class Seer:
 
     def see(self, picture: RGBImage) -> Floats:
         return self.encode(self.vision.prepare(picture))
+
+    def hear(self, samples: Samples) -> Floats:
+        """Return the embedding of a sound, of all its parts in order."""
+        assert self.model.audio is not None
+        parts = self.model.audio.prepare(samples)
+        found = [self.encode(part) for part in parts if isinstance(part, PreparedImage)]
+        return np.concatenate(found)
 
     def stream(self, parts: Sequence[list[int] | RGBImage]) -> Stream:
         """Lay texts and pictures one after the other, as the model says."""

@@ -15,11 +15,12 @@ import httpx
 import psutil
 import pytest
 from support.hidden import HIDDEN
+from support.waiting import PATIENCE_S
 
 from tampu.settings.settings import variable
 
-START_S = 60.0
-STOP_S = 60.0
+START_S = PATIENCE_S
+STOP_S = PATIENCE_S
 WORKER = "tampu.worker.main"
 
 

@@ -13,16 +13,21 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.mllama.processing_mllama import (
     convert_sparse_cross_attention_mask_to_dense,
     get_cross_attention_token_mask,
 )
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
+    PaddleOCRVLImageProcessorPil,
+)
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from tampu.vision import CLIP, arrange
+from tampu.vision import CLIP, IMAGENET, arrange
 
 Floats = npt.NDArray[np.float32]
 Inputs = dict[str, Any]
@@ -119,6 +124,17 @@ def _smolvlm(images: Sequence[Image.Image]) -> Inputs:
     return {"pixel_values": torch.cat(found, 1)}  # as many tiles as each picture has
 
 
+def _internvl(images: Sequence[Image.Image]) -> Inputs:
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": 56, "width": 56},
+        max_patches=6,
+        crop_to_patches=True,
+        image_mean=list(IMAGENET.mean),
+        image_std=list(IMAGENET.std),
+    )
+    return {"pixel_values": processor(list(images), return_tensors="pt")["pixel_values"]}
+
+
 def _llama4(images: Sequence[Image.Image]) -> Inputs:
     """As transformers' processor, which wants torchvision; its rules are tested elsewhere."""
     tiles = []
@@ -144,6 +160,20 @@ def _projected(model: Any, inputs: Inputs) -> Any:
 def _qwen(images: Sequence[Image.Image]) -> Inputs:
     bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
     found = Qwen2VLImageProcessorPil(size=bounds)(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
+def _glm_ocr(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 28 * 28 * 1280}
+    found = Glm46VImageProcessorPil(size=bounds)(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
+def _paddleocr(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+    half = [0.5, 0.5, 0.5]
+    processor = PaddleOCRVLImageProcessorPil(size=bounds, image_mean=half, image_std=half)
+    found = processor(list(images), return_tensors="pt")
     return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
 
 
@@ -261,6 +291,10 @@ SIGHTS: dict[str, Sight] = {
     "qwen35_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "qwen35moe_seeing": Sight(_qwen3, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
+    "paddleocr": Sight(_paddleocr, _gridded, image=7, marks="mm_token_type_ids"),
+    "glm_ocr": Sight(_glm_ocr, _gridded, image=7, marks="mm_token_type_ids"),
+    "internvl": Sight(_internvl, _pixels, image=7),
+    "internvl_large": Sight(_internvl, _pixels, image=7),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

@@ -16,8 +16,10 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import smart_resize
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -28,12 +30,14 @@ from tampu.vision import (
     UNIT,
     Filter,
     arrange,
+    arrange_by_shape,
     arrangements,
     cut_tiles,
     fit_area,
     fit_crop,
     fit_long_side,
     fit_pixels,
+    fit_whole,
     paste,
     patches,
     places,
@@ -142,6 +146,12 @@ def test_mllama_arranges_an_image_on_tiles(size: tuple[int, int]) -> None:
         assert np.abs(channels_first(ours) - their).max() < CLOSE
 
 
+@pytest.mark.parametrize("size", [*SIZES, (20, 13), (1, 190)])
+def test_paddleocr_enlarges_a_side_below_a_token(size: tuple[int, int]) -> None:
+    theirs = smart_resize(*size, factor=28, min_pixels=56 * 56, max_pixels=256 * 256)
+    assert fit_whole(*size, multiple=28, fewest=56 * 56, most=256 * 256) == theirs
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_idefics3_cuts_an_image_into_tiles(size: tuple[int, int]) -> None:
     image = picture(*size)
@@ -155,6 +165,13 @@ def test_idefics3_cuts_an_image_into_tiles(size: tuple[int, int]) -> None:
     tiles = [*cut_tiles(HALF(large), 64), HALF(resize(large, 64, 64, Filter.LANCZOS))]
     for ours, their in zip(tiles, theirs["pixel_values"][0], strict=True):
         assert np.abs(channels_first(ours) - their).max() < CLOSE
+
+
+@pytest.mark.parametrize("size", [*SIZES, (300, 300), (60, 90), (100, 400)])
+def test_internvl_takes_the_tiles_of_the_nearest_shape(size: tuple[int, int]) -> None:
+    for fewest, most in ((1, 12), (2, 6)):
+        columns, rows = get_optimal_tiled_canvas(size, (56, 56), fewest, most)
+        assert arrange_by_shape(*size, side=56, fewest=fewest, most=most) == (rows, columns)
 
 
 def llama4_rules() -> SimpleNamespace:

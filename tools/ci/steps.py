@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import fcntl
+import functools
 import hashlib
 import re
 import shlex
@@ -82,12 +83,19 @@ def files_of(paths: Sequence[str], root: Path = ROOT) -> set[Path]:
 
 def imported_modules(file: Path) -> Iterator[str]:
     """Yield the modules that a file of Python imports; a name in a module is one, too."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    yield from _imports(file.read_text(encoding="utf-8"))
+
+
+@functools.cache  # checks and tests share most files, and parsing them takes most of the time
+def _imports(source: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.append(node.module)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def _imported_tests(file: Path, root: Path) -> Iterator[Path]:

@@ -5,10 +5,11 @@ import { useRef, useState } from "preact/hooks";
 
 import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
+import { Segments } from "./parts/segments.tsx";
 import { ErrorText } from "./parts/told.tsx";
 import { ACTIONS, ACTIONS_OF_PARTS } from "./keys.ts";
 import { useApp } from "./state/app.ts";
-import type { Theme } from "./state/settings.ts";
+import { THEMES, type Theme } from "./state/settings.ts";
 import { TEXTS } from "./texts.ts";
 
 interface Properties {
@@ -29,15 +30,12 @@ export function SettingsDialog({ onClose }: Properties): JSX.Element {
   const { settings, showsKeys } = useApp();
   return (
     <Dialog title={TEXTS.settings} onClose={onClose}>
-      <label class="field">
-        {TEXTS.theme}
-        <select
-          value={settings.theme.value}
-          onChange={(event) => settings.setTheme(event.currentTarget.value as Theme)}
-        >
-          {Object.entries(TEXTS.themes).map(([theme, text]) => <option value={theme}>{text}</option>)}
-        </select>
-      </label>
+      <Segments
+        label={TEXTS.theme}
+        choices={THEMES.map((theme): [Theme, string] => [theme, TEXTS.themes[theme]])}
+        value={settings.theme.value}
+        onChange={(theme) => settings.setTheme(theme)}
+      />
       <KeyForm />
       {settings.toolUrls.value.length > 0 && <ToolUrls />}
       <footer>

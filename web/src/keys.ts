@@ -33,6 +33,7 @@ export const ACTIONS: readonly Action[] = [
   { keys: "[", text: TEXTS.keyActions.earlier, run: (app) => branch(app, -1) },
   { keys: "]", text: TEXTS.keyActions.later, run: (app) => branch(app, 1) },
   { keys: "v", text: TEXTS.keyActions.sideBySide, run: sideBySide },
+  { keys: "w", text: TEXTS.keyActions.model, run: () => document.querySelector<HTMLElement>("main .model-choice")?.click() },
   { keys: "p", text: TEXTS.parameters, run: parameters },
   { keys: "b", text: TEXTS.logprobs, run: ({ chats }) => chats.set({ logprobs: !chats.open.value.logprobs }) },
   { keys: "s", text: TEXTS.settings, run: (app) => toggle(app.showsSettings) },
@@ -51,6 +52,7 @@ export function onKey(app: App, event: KeyboardEvent): void {
   const { target } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if (document.querySelector("dialog:modal")) return; // it has the keys, wherever the focus is
+  if (event.key === "Escape" && document.querySelector("[popover='auto']:popover-open")) return; // it closes
   const isField = target instanceof HTMLElement && target.matches("input, textarea, select");
   if (isField && event.key !== "Escape") return;
   const action = ACTIONS.find((one) => one.keys === event.key);

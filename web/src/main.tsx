@@ -14,6 +14,8 @@ import "./style/layout.css";
 import "./style/chat.css";
 import "./style/markdown.css";
 import "./style/models.css";
+import "./style/parts.css";
+import "./style/start.css";
 import "./style/tokens.css";
 import "./style/extras.css";
 

@@ -86,7 +86,7 @@ test("a look at the cache stays until the next one", () => {
 });
 
 test("requests that wait for a slot have lanes after the others, with their wait so far", () => {
-  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true])], { waiting: 2, waits_ms: [900, 50] })));
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true, 0, 0])], { waiting: 2, waits_ms: [900, 50] })));
   const { bars, lanes } = timelineOf(found, 900, 1200);
   assert.deepEqual(lanes, [0, 3, -1, -1]);
   assert.deepEqual(bars.filter(({ kind }) => kind === "wait").map(({ lane, from, to }) => [lane, from, to]), [[2, 300, 1200], [3, 1150, 1200]]);
@@ -95,7 +95,7 @@ test("requests that wait for a slot have lanes after the others, with their wait
 
 test("the time line has a lane for each request, its prompt, answer and wait", () => {
   const request = { request: 4, prompt_tokens: 9, cached_tokens: 0, computed_tokens: 9, generated_tokens: 1, waited_ms: 30 };
-  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true]), step(1010, [3, 8, 1, false], [4, 0, 9, true])], { requests: [request] })));
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true, 0, 0]), step(1010, [3, 8, 1, false, 0, 0], [4, 0, 9, true, 0, 0])], { requests: [request] })));
   const { bars, lanes } = timelineOf(found, 900, 1200);
   assert.deepEqual(lanes, [0, 3, 4]);
   assert.deepEqual(bars.map(({ lane, kind, from, to }) => [lane, kind, from, to]), [
@@ -106,7 +106,7 @@ test("the time line has a lane for each request, its prompt, answer and wait", (
 });
 
 test("a trace has lanes with names, times in microseconds, and no negative durations", () => {
-  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true]), step(1010.5, [3, 8, 1, false])])));
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true, 0, 0]), step(1010.5, [3, 8, 1, false, 0, 0])])));
   const { traceEvents } = JSON.parse(toTrace([found])) as { traceEvents: Record<string, unknown>[] };
   const names = traceEvents.filter((one) => one.ph === "M").map((one) => (one.args as { name: string }).name);
   assert.deepEqual(names, ["m", "device", "request 3"]);
@@ -117,7 +117,7 @@ test("a trace has lanes with names, times in microseconds, and no negative durat
 });
 
 test("a trace has a lane for each request that waits for a slot, and begins with the first that did", () => {
-  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true])], { waiting: 2, waits_ms: [700, 100] })));
+  const found = history(frame(1200, runner([step(1000, [3, 0, 8, true, 0, 0])], { waiting: 2, waits_ms: [700, 100] })));
   const { traceEvents } = JSON.parse(toTrace([found])) as { traceEvents: { ph: string; name: string; tid: number; ts: number; dur: number; args: { name: string } }[] };
   const names = traceEvents.filter((one) => one.ph === "M").map((one) => one.args.name);
   assert.deepEqual(names, ["m", "device", "request 3", "waiting, place 1", "waiting, place 2"]);
@@ -128,7 +128,7 @@ test("a trace has a lane for each request that waits for a slot, and begins with
 
 test("in a lane of a trace a wait ends where the first step begins", () => {
   const began = 1_795_658_400_123.456; // at such a time a number has steps of a quarter of a microsecond
-  const steps = [step(began, [3, 0, 8, true]), step(began + 10, [3, 8, 1, false])];
+  const steps = [step(began, [3, 0, 8, true, 0, 0]), step(began + 10, [3, 8, 1, false, 0, 0])];
   const request = { request: 3, prompt_tokens: 8, cached_tokens: 0, computed_tokens: 8, generated_tokens: 1 };
   for (const waited_ms of [4.6507, 1.1117, 700.3331, 7.9743]) {
     const found = history(frame(began + 50, runner(steps, { requests: [{ ...request, waited_ms }] })));
@@ -141,6 +141,15 @@ test("in a lane of a trace a wait ends where the first step begins", () => {
       assert.ok(Number.isInteger(ts));
     }
   }
+});
+
+test("drafts are told with the step of the answer that they are of", () => {
+  const found = history(frame(1200, runner([step(1000, [3, 8, 5, false, 4, 3], [4, 9, 1, false, 0, 0])])));
+  const { bars } = timelineOf(found, 900, 1200);
+  assert.deepEqual(bars.map((bar) => bar.drafts), [undefined, { all: 4, accepted: 3 }, undefined]);
+  const { traceEvents } = JSON.parse(toTrace([found])) as { traceEvents: { ph: string; name: string; args: unknown }[] };
+  const answers = traceEvents.filter((one) => one.ph === "X" && one.name === "answer");
+  assert.deepEqual(answers.map((one) => one.args), [{ from: 8, tokens: 5, drafts: 4, accepted: 3 }, { from: 9, tokens: 1 }]);
 });
 
 test("an empty trace is a trace", () => {

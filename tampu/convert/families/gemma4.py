@@ -1,8 +1,7 @@
 """Gemma 4: dense, with embeddings of each layer and shared keys, with experts; text and images.
 
 Full layers rotate the first part of a head only: the file has factors that slow the rest to a
-standstill (`rope_freqs`), as llama.cpp's converter writes them. An encoder of audio is left out,
-with a warning.
+standstill (`rope_freqs`), as llama.cpp's converter writes them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,12 @@ import numpy.typing as npt
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import MAX_HEAD_SIZE, Config
 from tampu.convert.families.gemma import GEMMA3_NAMES
+from tampu.convert.families.gemma4_conformer import (
+    CONFORMER,
+    SOUND_STEPS,
+    conformer_parameters,
+    with_softplus,
+)
 from tampu.convert.families.gemma4_vision import (
     EMBEDDER,
     IMAGE_STEPS,
@@ -28,7 +33,7 @@ from tampu.convert.families.gemma4_vision import (
     sound_parameters,
     tower_parameters,
 )
-from tampu.convert.family import Family, Parameters
+from tampu.convert.family import Family, Parameters, no_variant
 
 log = logging.getLogger("tampu")
 
@@ -148,6 +153,16 @@ def vision_parameters(config: Config) -> Parameters:
     return parameters(config) | _seeing(config, tower_parameters)
 
 
+def hearing_parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma4` with the encoders of E2B and E4B."""
+    return vision_parameters(config) | conformer_parameters(config)
+
+
+def _hearing(config: Config) -> Family | None:
+    """Return the family of a checkpoint with an encoder of sounds; None: it has none."""
+    return None if config.get("audio_config") is None else GEMMA4_HEARING
+
+
 def unified_parameters(config: Config) -> Parameters:
     """Return the keys of `gemma4` with 12B's embeddings of images and sounds."""
     sound = {} if config.get("audio_config") is None else sound_parameters(config)
@@ -239,6 +254,20 @@ GEMMA4_VISION = replace(
     image_settings=image_settings,
     image_steps=IMAGE_STEPS,
     adapt=TOWER.require,
+    variant=_hearing,
+)
+GEMMA4_HEARING: Family = replace(
+    GEMMA4_VISION,
+    checkpoints=(),
+    names={**GEMMA4_VISION.names, **CONFORMER.names},
+    optional=GEMMA4_VISION.optional | CONFORMER.targets,
+    gather=iter,
+    splits={**TOWER.splits, **CONFORMER.splits},
+    parameters=hearing_parameters,
+    transform=with_softplus,
+    adapt=lambda keys, names: CONFORMER.require(TOWER.require(keys, names), names),
+    sound_steps=SOUND_STEPS,
+    variant=no_variant,
 )
 GEMMA4_UNIFIED = replace(
     GEMMA4,

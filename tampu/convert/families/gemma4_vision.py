@@ -27,6 +27,7 @@ PREFIXES = (
     ("model.vision_embedder.", "vision_embedder."),
     ("model.embed_vision.", "embed_vision."),
     ("model.embed_audio.", "embed_audio."),
+    ("model.audio_tower.", "audio_tower."),
 )
 _LAYER = "vision_tower.encoder.layers.{}"
 _CLIPPED = {
@@ -55,17 +56,19 @@ _STANDARD = {"vision_tower.std_bias": "v.std_bias", "vision_tower.std_scale": "v
 
 @dataclass(frozen=True)
 class Encoder:
-    """The tensors of one kind of encoder; a checkpoint without vision has none.
+    """The tensors of one kind of encoder; a checkpoint without it has none.
 
     Attributes:
         required: checkpoint's name -> GGUF's, as in `Family.names`.
         splits: as in `Family`.
-        others: as `required`, which a checkpoint with vision may lack.
+        others: as `required`, which a checkpoint with the encoder may lack.
+        modality: whose keys the encoder has.
     """
 
     required: Mapping[str, str]
     splits: Mapping[str, Mapping[str, View]]
     others: Mapping[str, str] = field(default_factory=dict)
+    modality: str = "vision"
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -79,12 +82,12 @@ class Encoder:
         return frozenset({*self.names.values(), *cut})
 
     def require(self, parameters: Parameters, names: Collection[str]) -> Parameters:
-        """Return the keys; require the tensors of a checkpoint with vision.
+        """Return the keys; require the tensors of a checkpoint with the encoder.
 
         Raises:
             ModelFileError: naming those that are missing.
         """
-        layers = parameters.get("vision.block_count")
+        layers = parameters.get(f"{self.modality}.block_count")
         if not isinstance(layers, int):
             return parameters
         stems = [

@@ -22,6 +22,7 @@ from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part, transposed, viewed
 from tampu.convert.vision import (
     PREFIXES,
+    color_settings,
     pixel_settings,
     require_usual_rope,
     tower_keys,
@@ -94,11 +95,7 @@ def tower_parameters(vision: Config) -> Parameters:
 
 def image_settings(processor: Config) -> Parameters:
     """Return the keys that preprocessor_config.json states: image sizes and normalization."""
-    keys = pixel_settings(processor, most=_MOST_PIXELS)
-    for name in ("image_mean", "image_std"):
-        if name in processor:
-            keys[f"vision.{name}"] = processor.numbers(name)
-    return keys
+    return pixel_settings(processor, most=_MOST_PIXELS) | color_settings(processor)
 
 
 def added_features(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:

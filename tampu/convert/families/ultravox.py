@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tampu.convert.audio import PREFIXES, WHISPER_NAMES, encoder_keys
+from tampu.convert.audio import PREFIXES, WHISPER_NAMES, WHISPER_SPLITS, encoder_keys
 from tampu.convert.config import Config
 from tampu.convert.families.llama import LLAMA, parameters
 from tampu.convert.family import Parameters
@@ -44,5 +44,6 @@ ULTRAVOX = replace(
         **{f"multi_modal_projector.{name}": f"mm.a.{ours}" for name, ours in _PROJECTOR.items()},
     },
     parameters=keys,
+    splits=WHISPER_SPLITS,
     prefixes=(*TEXT_PREFIXES, *PREFIXES),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tampu.convert.audio import PREFIXES, WHISPER_NAMES, encoder_keys
+from tampu.convert.audio import PREFIXES, WHISPER_NAMES, WHISPER_SPLITS, encoder_keys
 from tampu.convert.config import Config
 from tampu.convert.families.llama import LLAMA, parameters
 from tampu.convert.family import Parameters
@@ -47,6 +47,7 @@ VOXTRAL = replace(
         "multi_modal_projector.linear_2": "mm.a.mlp.2",
     },
     parameters=keys,
+    splits=WHISPER_SPLITS,
     defaults=_DEFAULTS,
     prefixes=(*TEXT_PREFIXES, *PREFIXES),
     sound_steps=SoundSteps(),

@@ -54,7 +54,9 @@ PROCESSOR = Keys(
     irrelevant={
         **_COMMON,
         **dict.fromkeys(("audio_*", "feature_extractor"), _AUDIO),
-        **dict.fromkeys(("image_seq_length", "num_additional_image_tokens"), GENERATED),
+        **dict.fromkeys(
+            ("image_seq_length", "image_seq_len", "num_additional_image_tokens"), GENERATED
+        ),
         "*_kwargs": REQUEST,
     },
     names={"*_token": MARKS, "*_tokens": MARKS},
@@ -150,6 +152,7 @@ def _image_keys(
             "pan_and_scan_*": _CROPS,
             "do_pad": _SINGLE,
             "image_seq_length": GENERATED,
+            "video_sampling": _FRAMES,
             **({} if steps.is_cropped else {"crop_size": "nothing is cropped"}),
         },
         names={"*_token": MARKS},

@@ -84,7 +84,8 @@ CONFIG = Keys(
              "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "boa_token_id",
              "eoa_token_id", "boa_token_index", "eoa_token_index", "audio_token_index",
              "vision_start_token_id", "vision_end_token_id", "vision_token_id",
-             "image_seq_length"),
+             "image_seq_length", "image_start_token_id",
+             "image_end_token_id", "video_start_token_id", "video_end_token_id"),
             MARKS,
         ),
         **dict.fromkeys(

@@ -97,8 +97,7 @@ def test_a_cpu_without_a_level_uses_ggml_and_logs_it(
     assert "not used" in line
 
 
-@pytest.mark.parametrize("word", KERNEL_GROUPS)
-def test_the_built_in_model_answers_with_each_path_off(word: str) -> None:
-    with Engine.load("demo", context=256, threads=1, kernels=word) as engine:
+def test_the_built_in_model_answers_with_every_path_off() -> None:
+    with Engine.load("demo", context=256, threads=1, kernels="off") as engine:
         answer = engine.chat([{"role": "user", "content": "What is 27 + 58?"}], temperature=0.0)
     assert "85" in answer.text

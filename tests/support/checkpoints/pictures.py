@@ -131,7 +131,96 @@ def _seeing35(
     )
 
 
+def _internvl(text: str, **changes: Any) -> Recipe:
+    """Tiles of 56 pixels, so that small pictures have several."""
+    values = {
+        "text_config": TEXT | {"model_type": text, "num_hidden_layers": 2},
+        "vision_config": {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": [56, 56],
+            "patch_size": [14, 14],
+            "layer_norm_eps": 2e-2,
+        }
+        | changes,
+        "image_token_id": 7,
+        "tie_word_embeddings": False,
+    }
+    return Recipe(
+        "InternVLForConditionalGeneration",
+        transformers.InternVLConfig,
+        values,
+        "internvl_image",
+        processor={
+            "size": {"height": 56, "width": 56},
+            "max_patches": 6,
+            "image_mean": [0.485, 0.456, 0.406],
+            "image_std": [0.229, 0.224, 0.225],
+        },
+    )
+
+
 RECIPES: dict[str, Recipe] = {
+    "paddleocr": Recipe(
+        "PaddleOCRVLForConditionalGeneration",
+        transformers.PaddleOCRVLConfig,
+        {
+            "text_config": TEXT
+            | {
+                "num_hidden_layers": 2,
+                "pad_token_id": 0,
+                "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6]},
+            },
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 90,  # a grid of six
+                "patch_size": 14,
+                "layer_norm_eps": 2e-2,
+            },
+            **_IMAGE_TOKENS,
+            "tie_word_embeddings": False,
+        },
+        "paddleocr_image",
+        approximate_tower=True,
+        processor=_SMALL_PICTURES | {"temporal_patch_size": 1},
+    ),
+    "glm_ocr": Recipe(
+        "GlmOcrForConditionalGeneration",
+        transformers.GlmOcrConfig,
+        {
+            "text_config": TEXT
+            | {
+                "num_hidden_layers": 2,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "mrope_section": [4, 6, 6],
+                },
+            },
+            "vision_config": {
+                "depth": 2,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_heads": 4,
+                "out_hidden_size": 128,
+                "patch_size": 14,
+                "rms_norm_eps": 2e-2,
+            },
+            "image_token_id": 7,
+            "video_token_id": 500,
+            "image_start_token_id": 6,
+            "image_end_token_id": 8,
+        },
+        "glm4_image",
+        processor={"size": {"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 28 * 28 * 1280}},
+    ),
+    "internvl": _internvl("qwen3", attention_bias=True),
+    "internvl_large": _internvl("qwen2", norm_type="rms_norm", use_qk_norm=True),
     "qwen35_seeing": _seeing35(
         "Qwen3_5ForConditionalGeneration", transformers.Qwen3_5Config, QWEN35
     ),

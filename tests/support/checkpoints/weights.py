@@ -64,7 +64,10 @@ def _drawn(
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
+    if name.endswith(("lambda_1", "lambda_2")):
+        return 0.7 + 0.2 * noise
     learnt = (
+        "cls_token",
         "position_embedding",
         "class_embedding",
         "positional",

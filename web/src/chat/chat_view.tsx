@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { IconButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
 import { Menu } from "../parts/menu.tsx";
-import { ModelChoice } from "../parts/model_choice.tsx";
+import { ModelMenu } from "../parts/model_menu.tsx";
 import { Notice } from "../parts/notice.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -52,7 +52,7 @@ function Head(): JSX.Element {
     <header class="head">
       <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
       <div class="head-title">
-        <ModelChoice names={names} value={goneModel.value || model.value} onChange={(name) => app.chooseModel(name)} />
+        <ModelMenu names={names} value={goneModel.value || model.value} onChange={(name) => app.chooseModel(name)} />
         <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>
       </div>
       {chats.openId.value !== "" && <ConversationMenu />}

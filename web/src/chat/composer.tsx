@@ -9,9 +9,9 @@ import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import type { Draft } from "../state/drafts.ts";
 import { TEXTS } from "../texts.ts";
+import { AnswerOptions } from "./answer_options.tsx";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import { hasFiles } from "./files.ts";
-import type { Colour } from "./token_text.ts";
 
 /** What is written is kept until it is sent, whatever is looked at meanwhile. */
 function useDraft(id: string): [Draft, (change: (now: Draft) => Draft) => void] {
@@ -30,7 +30,7 @@ export function Composer(): JSX.Element {
   const [{ text, images }, change] = useDraft(chats.openId.value);
   const [note, setNote] = useState("");
   const [isOver, setOver] = useState(false);
-  const { id, logprobs, answers } = chats.open.value;
+  const { id } = chats.open.value;
   const { isRunning } = chats;
   const canSee = models.can(model.value, "vision");
   const problem = app.problem.value || (images.length && !canSee ? TEXTS.noVision(model.value) : "");
@@ -90,25 +90,7 @@ export function Composer(): JSX.Element {
       <div class="composer-actions">
         <div class="composer-options">
           {canSee && <AttachButton onFiles={(files) => void add(files)} />}
-          {models.can(model.value, "thinking") && (
-            <label class="check">
-              <input type="checkbox" checked={chats.open.value.think} onChange={(event) => chats.set({ think: event.currentTarget.checked })} />
-              {TEXTS.think}
-            </label>
-          )}
-          <select
-            class="small"
-            aria-label={TEXTS.answers}
-            value={answers}
-            onChange={(event) => chats.set({ answers: Number(event.currentTarget.value) })}
-          >
-            {[1, 2, 3, 4].map((number) => <option value={number}>{TEXTS.answersOf(number)}</option>)}
-          </select>
-          <label class="check">
-            <input type="checkbox" checked={logprobs} onChange={(event) => chats.set({ logprobs: event.currentTarget.checked })} />
-            {TEXTS.logprobs}
-          </label>
-          {logprobs && <ColourChoice />}
+          <AnswerOptions />
         </div>
         {isRunning ? (
           <IconButton class="primary" icon="stop" label={TEXTS.stop} onClick={({ detail }) => detail < 2 && chats.stop(id)} />
@@ -146,18 +128,4 @@ function useFiles(take: (files: File[]) => void, setOver: (isOver: boolean) => v
     });
     return () => end.abort();
   }, []);
-}
-
-function ColourChoice(): JSX.Element {
-  const { settings } = useApp();
-  return (
-    <select
-      class="small"
-      aria-label={TEXTS.colour}
-      value={settings.colour.value}
-      onChange={(event) => settings.setColour(event.currentTarget.value as Colour)}
-    >
-      {Object.entries(TEXTS.colours).map(([colour, text]) => <option value={colour}>{text}</option>)}
-    </select>
-  );
 }

@@ -4,8 +4,9 @@ import type { JSX } from "preact";
 
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
+import { Statistics, hasStatistics } from "./statistics.tsx";
 import { type Turn } from "./tree.ts";
-import { Answer, Counts, hasCounts } from "./turn_view.tsx";
+import { Answer } from "./turn_view.tsx";
 
 export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string }): JSX.Element {
   const { chats } = useApp();
@@ -16,7 +17,7 @@ export function SideBySide({ turns, chosen }: { turns: Turn[]; chosen: string })
           <h2>{TEXTS.version(at + 1, turns.length)}</h2>
           <Answer turn={turn} isLast={false} />
           <footer>
-            {hasCounts(turn) && <Counts turn={turn} />}
+            {hasStatistics(turn) && <Statistics turn={turn} />}
             <button type="button" onClick={() => chats.choose(turn)}>{TEXTS.useAnswer}</button>
           </footer>
         </li>

@@ -3,9 +3,11 @@
 import type { JSX } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { keepUnder } from "../parts/under.ts";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { decimal, percent } from "../units.ts";
+import { Legend } from "./legend.tsx";
 import { type Candidate, type Token, doubt, entropy, textWith } from "./token_text.ts";
 import type { Turn } from "./tree.ts";
 
@@ -81,6 +83,7 @@ export function TokenView({ turn }: { turn: Turn }): JSX.Element {
           </span>
         ))}
       </div>
+      <Legend />
       {token && (
         <Alternatives
           turn={turn}
@@ -110,15 +113,9 @@ function Alternatives({ turn, at, token, anchor, onLeave, onDone }: Properties):
   const [least, most] = entropy(token);
   const place = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
-    const move = () => putUnder(place.current, document.getElementById(anchor));
+    const token = document.getElementById(anchor);
     place.current?.showPopover();
-    move();
-    addEventListener("scroll", move, true);
-    addEventListener("resize", move);
-    return () => {
-      removeEventListener("scroll", move, true);
-      removeEventListener("resize", move);
-    };
+    if (place.current && token) return keepUnder(place.current, token);
   }, [anchor]);
   const choose = (other: Candidate) => {
     onDone();
@@ -164,16 +161,6 @@ function Alternatives({ turn, at, token, anchor, onLeave, onDone }: Properties):
 
 function firstButton(place: HTMLElement | null): HTMLElement | null {
   return place?.querySelector<HTMLElement>(".alternatives button:enabled") ?? null;
-}
-
-/** Put a popover under an element, or above it where there is no room below. */
-function putUnder(popover: HTMLElement | null, anchor: HTMLElement | null): void {
-  const rect = anchor?.getClientRects()[0];
-  if (!popover || !rect) return;
-  const { offsetWidth, offsetHeight } = popover;
-  const isBelow = rect.bottom + offsetHeight < innerHeight || rect.top < offsetHeight;
-  popover.style.left = `${Math.max(4, Math.min(rect.left, innerWidth - offsetWidth - 4))}px`;
-  popover.style.top = `${isBelow ? rect.bottom : rect.top - offsetHeight}px`;
 }
 
 /** What stands in the text: line ends stay, and are seen. */

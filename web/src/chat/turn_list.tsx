@@ -4,8 +4,8 @@ import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { useApp } from "../state/app.ts";
-import { TEXTS } from "../texts.ts";
 import { SideBySide } from "./side_by_side.tsx";
+import { Start } from "./start.tsx";
 import type { Turn } from "./tree.ts";
 import { TurnView } from "./turn_view.tsx";
 import { type Range, guess, rangeOf, rowsOf, sum } from "./window.ts";
@@ -21,15 +21,14 @@ interface Properties {
 
 /** While the end is in sight, it stays there when more text comes. */
 export function TurnList({ turns, others }: Properties): JSX.Element {
-  const { chats, models } = useApp();
+  const { chats } = useApp();
   const id = chats.open.value.id;
   const sight = useSight(id, turns);
-  const hasNoModel = models.installed.value !== null && !models.forChat.value.length;
   const rows = rowsOf(sight.heights, sight.range, useKept(turns, sight.focused));
   const isAnnounced = sight.range.to === turns.length; // else what is scrolled to would be read out
   return (
     <div class="turns" ref={sight.place} onScroll={sight.onScroll} tabIndex={-1}>
-      {!turns.length && <p class="welcome">{hasNoModel ? TEXTS.noModel : TEXTS.welcome}</p>}
+      {!turns.length && <Start />}
       <ol
         ref={sight.list}
         aria-live={isAnnounced ? "polite" : "off"}
@@ -124,7 +123,7 @@ function useSight(id: string, turns: Turn[]) {
   };
   const stay = () => {
     look(); // the user may have scrolled, and the event not have come yet
-    if (!isAtEnd.current || !place.current) return;
+    if (!isAtEnd.current || !place.current || !now.current.turns.length) return; // a start is read from its top
     place.current.scrollTo({ top: place.current.scrollHeight });
     seen.current = { top: place.current.scrollTop, left: 0 };
   };

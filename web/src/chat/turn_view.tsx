@@ -7,6 +7,8 @@ import { Code } from "../markdown/code.tsx";
 import { Markdown } from "../markdown/markdown.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy.tsx";
+import { Icon } from "../parts/icons.tsx";
+import { Popover } from "../parts/popover.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -14,8 +16,9 @@ import { duration } from "../units.ts";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import { Calls } from "./calls.tsx";
 import { Media } from "./media.tsx";
+import { Statistics, hasStatistics } from "./statistics.tsx";
 import { TokenView } from "./token_view.tsx";
-import { type Turn, type Usage, canGoOn } from "./tree.ts";
+import { type Turn, canGoOn } from "./tree.ts";
 
 interface Properties {
   turn: Turn;
@@ -174,7 +177,11 @@ function Actions({ turn, alternatives, isLast }: Properties): JSX.Element | null
       {isUser && <IconButton icon="edit" label={TEXTS.edit} disabled={isRunning} onClick={() => (editing.value = turn.id)} />}
       {(isAnswer || isLast) && <IconButton icon="again" label={TEXTS.regenerate} disabled={isRunning} onClick={() => chats.regenerate(turn)} />}
       {canResume && <IconButton icon="resume" label={TEXTS.continue} disabled={isRunning} onClick={() => chats.resume(turn)} />}
-      {hasCounts(turn) && <Counts turn={turn} />}
+      {hasStatistics(turn) && (
+        <Popover class="icon-button" label={TEXTS.statistics} title={TEXTS.statistics} face={<Icon name="info" />}>
+          {() => <Statistics turn={turn} />}
+        </Popover>
+      )}
     </div>
   );
 }
@@ -191,25 +198,4 @@ function Versions({ turn, alternatives }: Omit<Properties, "isLast">): JSX.Eleme
       {turn.role === "assistant" && <IconButton icon="columns" label={TEXTS.sideBySide} onClick={() => (chats.sideBySide.value = turn.parent)} />}
     </span>
   );
-}
-
-/** Whether an answer has ended, and its counts are known. */
-export function hasCounts<T extends Turn>(turn: T): turn is T & { usage: Usage } {
-  return turn.usage !== undefined && turn.state !== "streaming";
-}
-
-export function Counts({ turn }: { turn: Turn & { usage: Usage } }): JSX.Element {
-  const { usage: texts } = TEXTS;
-  const { usage } = turn;
-  const speed = usage.tokensPerSecond;
-  const listed = turn.tokens?.length ?? 0; // the token that ends an answer is counted, and not listed
-  const parts = [
-    turn.model ?? "",
-    usage.isMore ? texts.moreTokens(usage.tokens) : listed > 0 && listed === usage.tokens - 1 ? texts.tokensAndEnd(listed) : texts.tokens(usage.tokens),
-    speed > 0 && texts.speed(speed),
-    usage.loadMs !== undefined && texts.loaded(usage.loadMs),
-    usage.firstTokenMs > 0 && texts.firstToken(usage.firstTokenMs),
-    usage.promptTokens > 0 && texts.cached(usage.cachedTokens, usage.promptTokens),
-  ];
-  return <span class="counts">{parts.filter(Boolean).map((part) => <span>{part}</span>)}</span>;
 }

@@ -6,10 +6,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { optionsProblem } from "../chat/options.ts";
 import { OptionFields, SystemField } from "../chat/parameter_panel.tsx";
-import { Answer, Counts, hasCounts } from "../chat/turn_view.tsx";
+import { Statistics, hasStatistics } from "../chat/statistics.tsx";
+import { Answer } from "../chat/turn_view.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icons.tsx";
-import { ModelChoice } from "../parts/model_choice.tsx";
+import { ModelMenu } from "../parts/model_menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
@@ -44,7 +45,7 @@ function SideView({ side }: { side: Signal<Side> }): JSX.Element {
   return (
     <section class="side" aria-label={TEXTS.side(name)}>
       <h2 class="off-screen">{TEXTS.side(name)}</h2>
-      <ModelChoice
+      <ModelMenu
         label={TEXTS.modelOf(name)}
         names={models.forChat.value.map((one) => one.name)}
         value={compare.modelOf(side.value)}
@@ -60,7 +61,7 @@ function SideView({ side }: { side: Signal<Side> }): JSX.Element {
       <div class="side-answer" aria-live="polite" aria-busy={turn?.state === "streaming"}>
         {turn ? <Answer turn={turn} isLast={false} /> : <p class="hint">{TEXTS.noAnswer}</p>}
       </div>
-      {turn && hasCounts(turn) && <footer><Counts turn={turn} /></footer>}
+      {turn && hasStatistics(turn) && <footer><Statistics turn={turn} /></footer>}
     </section>
   );
 }

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useCallback, useState } from "preact/hooks";
 
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import { Canvas, type Draw, hueOf } from "./canvas.tsx";
 import type { CellUse } from "./live.ts";
 

@@ -6,8 +6,8 @@ export interface Distribution {
   counts: number[];
 }
 
-/** The request, the position of its first token, how many tokens, whether they are of the prompt. */
-export type Part = [request: number, start: number, tokens: number, isPrompt: boolean];
+/** The request, the position of its first token, how many tokens, whether they are of the prompt, how many are drafts, and right ones. */
+export type Part = [request: number, start: number, tokens: number, isPrompt: boolean, drafts: number, accepted: number];
 
 export interface Step {
   kind: "batch" | "image";

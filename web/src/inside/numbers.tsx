@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import { decimal, duration, grouped } from "../units.ts";
 import { type Distribution, type Frame, KEPT_MS, type ModelHistory, type Sample, quantile } from "./live.ts";
 

@@ -8,6 +8,8 @@ export interface Bar {
   to: number;
   kind: "newGraph" | "batch" | "image" | "prompt" | "answer" | "wait";
   request: number;
+  /** Guesses of next tokens in this step: how many were right. */
+  drafts?: { all: number; accepted: number };
 }
 
 export interface Timeline {
@@ -42,9 +44,10 @@ export function timelineOf({ steps, waits, runner, runnerMs }: ModelHistory, fro
     const end = step.began_ms + step.compute_ms;
     const kind = step.kind === "image" ? "image" : step.is_new_graph ? "newGraph" : "batch";
     bars.push({ lane: DEVICE, from: step.began_ms, to: end, kind, request: DEVICE });
-    for (const [request, , , isPrompt] of step.parts) {
+    for (const [request, , , isPrompt, all, accepted] of step.parts) {
       const lane = laneOf.get(request);
-      if (lane) bars.push({ lane, from: step.began_ms, to: end, kind: isPrompt ? "prompt" : "answer", request });
+      const bar: Bar = { lane: lane ?? 0, from: step.began_ms, to: end, kind: isPrompt ? "prompt" : "answer", request };
+      if (lane) bars.push(all ? { ...bar, drafts: { all, accepted } } : bar);
     }
   }
   const lanes = [DEVICE, ...requests];

@@ -4,8 +4,8 @@ import type { JSX } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
-import { INSIDE } from "../texts.ts";
-import { Canvas, type Draw, hueOf } from "./canvas.tsx";
+import { INSIDE } from "./texts.ts";
+import { Canvas, type Colors, type Draw, hueOf } from "./canvas.tsx";
 import { KEPT_MS, type ModelHistory } from "./live.ts";
 import { type Bar, DEVICE, WAITING, timelineOf } from "./timeline.ts";
 
@@ -16,6 +16,7 @@ const NARROW_LABEL = 42;
 const LANE = 20;
 const AXIS = 20;
 const LEAST_LANES = 5;
+const DRAFTS = 5; // pixels high
 
 interface Properties {
   history: ModelHistory;
@@ -71,8 +72,10 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
   const parts = inside.flatMap((step) => step.parts);
   const tokens = (wanted: boolean) => parts.reduce((all, [, , many, isPrompt]) => all + (isPrompt === wanted ? many : 0), 0);
   const requests = new Set(parts.map(([request]) => request)).size;
+  const drafts = parts.reduce((all, part) => all + part[4], 0);
+  const accepted = parts.reduce((all, part) => all + part[5], 0);
   const waiting = back === 0 ? (history.runner?.waiting ?? 0) : 0;
-  const text = INSIDE.timelineText(span / 1000, back / 1000, inside.length, requests, tokens(true), tokens(false), waiting);
+  const text = INSIDE.timelineText(span / 1000, back / 1000, inside.length, requests, tokens(true), tokens(false), waiting) + (drafts ? ` ${INSIDE.draftsText(accepted, drafts)}` : "");
   return (
     <figure class="inside-figure wide">
       <div class="figure-head">
@@ -89,6 +92,8 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
         <span class="legend">
           <span class="swatch prompt-swatch">{INSIDE.prompt}</span>
           <span class="swatch answer-swatch">{INSIDE.answer}</span>
+          {drafts > 0 && <span class="swatch accepted-swatch">{INSIDE.accepted}</span>}
+          {drafts > 0 && <span class="swatch refused-swatch">{INSIDE.refused}</span>}
           <span class="swatch wait-swatch">{INSIDE.waited}</span>
           <span class="swatch new-swatch">{INSIDE.newGraph}</span>
         </span>
@@ -97,7 +102,7 @@ export function TimelineFigure({ history, now }: Properties): JSX.Element {
   );
 }
 
-function drawBar(context: CanvasRenderingContext2D, bar: Bar, x: (ms: number) => number, colors: (name: string) => string): void {
+function drawBar(context: CanvasRenderingContext2D, bar: Bar, x: (ms: number) => number, colors: Colors): void {
   const start = x(bar.from);
   const width = Math.max(x(bar.to) - start - 0.5, 0.75);
   const y = bar.lane * LANE;
@@ -108,6 +113,18 @@ function drawBar(context: CanvasRenderingContext2D, bar: Bar, x: (ms: number) =>
   }
   const isDevice = bar.lane === DEVICE;
   context.fillStyle = colors(isDevice ? (bar.kind === "newGraph" ? "ink" : "accent") : hueOf(bar.request));
-  if (bar.kind === "answer") context.fillRect(start, y + LANE / 2 - 2, width, 5);
+  if (bar.kind === "answer") {
+    context.fillRect(start, y + LANE / 2 - 2, width, 5);
+    if (bar.drafts) drawDrafts(context, bar.drafts, start, y + 1, width, colors);
+  }
   else context.fillRect(start, y + 3, width, LANE - 7);
+}
+
+/** Above the bar of an answer: the share of its drafts that were right, then of those that were not. */
+function drawDrafts(context: CanvasRenderingContext2D, { all, accepted }: NonNullable<Bar["drafts"]>, x: number, y: number, width: number, colors: Colors): void {
+  const right = (width * accepted) / all;
+  context.fillStyle = colors("accent");
+  context.fillRect(x, y, right, DRAFTS);
+  context.fillStyle = colors("danger");
+  context.fillRect(x + right, y, width - right, DRAFTS);
 }

@@ -1,6 +1,6 @@
 /** Writes what was seen as a trace in Chrome's format, which Perfetto opens. */
 
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import type { ModelHistory, Step } from "./live.ts";
 
 interface TraceEvent {
@@ -64,8 +64,8 @@ function modelSlices({ model, steps, waits, runner, runnerMs }: ModelHistory, pi
         const ended = step.began_ms + step.compute_ms;
         return [
           slice(step.kind, DEVICE, step.began_ms, ended, described(step)),
-          ...step.parts.map(([request, start, tokens, isPrompt]) =>
-            slice(isPrompt ? "prompt" : "answer", request, step.began_ms, ended, { from: start, tokens }),
+          ...step.parts.map(([request, start, tokens, isPrompt, drafts, accepted]) =>
+            slice(isPrompt ? "prompt" : "answer", request, step.began_ms, ended, { from: start, tokens, ...(drafts ? { drafts, accepted } : {}) }),
           ),
         ];
       }),

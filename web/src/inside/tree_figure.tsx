@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 
-import { INSIDE } from "../texts.ts";
+import { INSIDE } from "./texts.ts";
 import { grouped } from "../units.ts";
 import type { Cache } from "./live.ts";
 import { type Box, layOut, sharedBeginnings } from "./tree_layout.ts";

@@ -33,7 +33,7 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
   const isBusy = models.busy.value.has(model.name);
   const failure = models.failures.value.get(model.name);
   const canDelete = model.origin === OWN;
-  const loaded = named?.digest === model.digest ? named : undefined;
+  const loaded = models.inMemory(model);
   const { parameter_size, quantization_level, family } = model.details;
   const facts = [family, parameter_size, quantization_level, bytes(model.size), canDelete ? "" : model.origin].filter(Boolean);
   return (

@@ -9,6 +9,7 @@ import { Server } from "../api/server.ts";
 import { optionsProblem } from "../chat/options.ts";
 import { ConversationStore } from "../chat/store.ts";
 import { titleOf } from "../chat/tree.ts";
+import { type Trial, drawnPicture } from "../chat/trials.ts";
 import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
 import { focusSoon } from "../parts/focus.ts";
@@ -128,6 +129,12 @@ export class App {
     this.chooseModel(name);
     this.go("#/");
     this.write();
+  }
+
+  /** Begin a conversation with something that its model can do. */
+  try({ message, hasPicture = false, settings }: Trial): void {
+    if (settings) this.chats.set(settings);
+    this.send(message, hasPicture ? [drawnPicture()] : []);
   }
 
   /** Send a message to the chosen model. */

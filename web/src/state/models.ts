@@ -71,6 +71,11 @@ export class Models {
     return this.installed.value?.find((model) => model.name === name);
   }
 
+  /** Return what is in memory of a model; undefined: nothing, or an earlier model of its name. */
+  inMemory({ name, digest }: Model): LoadedModel | undefined {
+    return this.loaded.value.find((one) => one.name === name && one.digest === digest);
+  }
+
   /** Whether a model that was chosen to chat with is not there, as far as the server's list is known. */
   isGone(name: string): boolean {
     return name !== "" && this.installed.value !== null && !this.usual.value.includes(name);

@@ -8,7 +8,7 @@ import type { Unfinished } from "./transfers.ts";
 
 export type Theme = "system" | "light" | "dark";
 
-const THEMES: readonly Theme[] = ["system", "light", "dark"];
+export const THEMES: readonly Theme[] = ["system", "light", "dark"];
 const KEY = "tampu.key";
 const THEME = "tampu.theme";
 const COLOUR = "tampu.colour";

@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { isUnreachable, messageOf } from "../api/http.ts";
 import type { Piece } from "../api/server.ts";
-import { ModelChoice } from "../parts/model_choice.tsx";
+import { ModelMenu } from "../parts/model_menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
@@ -61,7 +61,7 @@ export function TokenizerView(): JSX.Element {
       <ViewHead title={TEXTS.tokenizer} />
       <div class="tokenizer-column">
         <div class="tokenizer-options">
-          <ModelChoice names={names} value={chosen} onChange={setName} />
+          <ModelMenu names={names} value={chosen} onChange={setName} />
           <label class="check">
             <input type="checkbox" checked={isSpecial} onChange={(event) => setSpecial(event.currentTarget.checked)} />
             {TEXTS.parseSpecial}

@@ -1,0 +1,79 @@
+"""Qwen3-ASR: `qwen3vl` with an encoder of sounds and none of images, as in llama.cpp.
+
+Positions have one number in the checkpoint, of which the file's sections are copies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.audio import PREFIXES, QWEN_NAMES, QWEN_SPLITS, encoder_keys, sinusoids
+from tampu.convert.config import Config
+from tampu.convert.families.qwen import QWEN3
+from tampu.convert.families.qwen import parameters as text_keys
+from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.sound import SoundSteps
+from tampu.convert.vision import PREFIXES as TEXT_PREFIXES
+
+_DEFAULTS = {
+    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+    "max_position_embeddings": 65_536, "vocab_size": 151_936,
+}  # fmt: skip
+_TOWER = {
+    "d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096,
+}  # fmt: skip
+
+
+def keys(config: Config) -> Parameters:
+    """Return the keys of `qwen3vl` with an encoder of sounds."""
+    text, audio = config.section("text_config"), _audio(config)
+    text.require("model_type", ("qwen3",), "qwen3")
+    width = text.integer("hidden_size")
+    audio.require("output_dim", (width,), 3584)
+    for key in ("downsample_hidden_size", "max_position_embeddings"):
+        audio.integer(key, 1)  # the tensors have it
+    window = audio.integer("n_window", 50)
+    infer = audio.integer("n_window_infer", 800)
+    if infer % (2 * window):
+        raise audio.error("n_window_infer", f"{infer} is not a multiple of {2 * window}")
+    config.get("timestamp_token_id")  # of the aligner, another model
+    config.get("token_classification_bias")
+    third = text.head_size() // 6
+    return {
+        **text_keys(text),
+        "rope.dimension_sections": [text.head_size() // 2 - 2 * third, third, third, 0],
+        "n_deepstack_layers": 0,
+        **encoder_keys(audio, "qwen3a", bins=128, output=width),
+        "audio.n_window": window,
+        "audio.n_window_infer": infer,
+    }
+
+
+def generated(config: Config) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the embedded positions."""
+    return sinusoids(_audio(config).integer("d_model"))
+
+
+def _audio(config: Config) -> Config:
+    return config.section("audio_config").with_defaults(_TOWER)
+
+
+QWEN3_ASR = Family(
+    architecture="qwen3vl",
+    checkpoints=("Qwen3ASRForConditionalGeneration",),
+    names={
+        **QWEN3.names,
+        **QWEN_NAMES,
+        "multi_modal_projector.linear_1": "mm.a.mlp.1",
+        "multi_modal_projector.linear_2": "mm.a.mlp.2",
+    },
+    parameters=keys,
+    splits=QWEN_SPLITS,
+    generated=generated,
+    tied=True,
+    defaults=_DEFAULTS,
+    prefixes=(*TEXT_PREFIXES, *PREFIXES),
+    sound_steps=SoundSteps(others={"n_window": (50,), "min_length": (8000,)}),
+)
