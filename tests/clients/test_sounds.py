@@ -129,7 +129,7 @@ def test_language_and_prompt_reach_the_model_and_a_translation_is_another_task(
             client.audio.transcriptions.create(**form(**more)).usage.input_tokens
             for more in ({}, {"language": "de"}, {"prompt": "Ada, Grace and Barbara"})
         )
-        with pytest.warns(DeprecationWarning):  # of OpenAI's own service
+        with pytest.warns(DeprecationWarning, match="deprecated"):  # of OpenAI's own service
             english: Any = client.audio.translations.create(**form())
     assert plain < german
     assert plain < hinted
