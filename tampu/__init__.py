@@ -9,10 +9,10 @@
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
-`compare` says how far two models' predictions in a text are from each other, as a `Comparison`,
-and `verify` how far a model file is from its checkpoint, as a `Verification`.
-Options are the fields of `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them
-all.
+`capture` returns values inside the model, as `Captured`. `compare` says how far two models'
+predictions in a text are from each other, as a `Comparison`, and `verify` in which layer a model
+file differs from its checkpoint, as a `Verification`. Options are the fields of
+`GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """
@@ -26,6 +26,8 @@ from tampu.version import __version__
 
 if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
+    from tampu.engine.captures import Captured
+    from tampu.engine.capturing import LogitLens
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.engine.hybrid import HybridEmbedding
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from tampu.evaluation.comparison import Comparison, compare
     from tampu.evaluation.verification import Verification, verify
     from tampu.ml.device_map import Offload
+    from tampu.runner.capture_options import CaptureOptions
     from tampu.runner.events import (
         Done,
         PromptProgress,
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from tampu.runner.generate_options import GenerateOptions
 
 __all__ = [
+    "CaptureOptions",
+    "Captured",
     "ChatCompletion",
     "Choice",
     "Comparison",
@@ -61,6 +66,7 @@ __all__ = [
     "HybridEmbedding",
     "Level",
     "LoadOptions",
+    "LogitLens",
     "Offload",
     "Option",
     "Pair",
@@ -85,6 +91,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CaptureOptions": "tampu.runner.capture_options",
+    "Captured": "tampu.engine.captures",
     "ChatCompletion": "tampu.engine.completion",
     "Choice": "tampu.engine.questions",
     "Comparison": "tampu.evaluation.comparison",
@@ -97,6 +105,7 @@ _HOMES = {
     "HybridEmbedding": "tampu.engine.hybrid",
     "Level": "tampu.engine.questions",
     "LoadOptions": "tampu.engine.load_options",
+    "LogitLens": "tampu.engine.capturing",
     "Offload": "tampu.ml.device_map",
     "Option": "tampu.engine.questions",
     "Pair": "tampu.engine.requests",

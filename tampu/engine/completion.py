@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tampu.chat.messages import answer_message
 from tampu.chat.output import ToolCall
 from tampu.engine.backend import ReplySink, Running
+from tampu.engine.captures import Captured
 from tampu.engine.events import PromptLogprobs, Reply, Started
 from tampu.engine.output import OutputEvent
 from tampu.engine.output_model import output_model, parsed_output
@@ -54,6 +55,7 @@ class Completion:
         usage: token counts and durations.
         logprobs: one entry per token, if requested.
         prompt_logprobs: one entry per prompt token except the first, if requested.
+        captured: values inside the model, if requested.
     """
 
     text: str
@@ -62,6 +64,7 @@ class Completion:
     usage: Usage
     logprobs: list[TokenLogprob]
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    captured: Captured | None = None
     _parsed: object | OutputFormatError | None = field(default=None, repr=False)
 
     @property
@@ -220,6 +223,7 @@ def completion(events: Iterable[ChatEvent], format: object = None) -> ChatComple
                 usage=event.usage,
                 logprobs=[entry for delta in deltas for entry in delta.logprobs],
                 prompt_logprobs=event.prompt_logprobs,
+                captured=Captured.decoded(event.captured) if event.captured else None,
                 reasoning="".join(reasoning),
                 tool_calls=calls,
                 _parsed=parsed_output(output_model(format), text, event.reason),

@@ -25,6 +25,7 @@ from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests
 from tampu.engine.backend import ReplySink, Running
+from tampu.engine.capturing import CapturingModel
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
 from tampu.engine.draft_loader import load_with_draft
 from tampu.engine.events import Reply
@@ -34,7 +35,6 @@ from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel
-from tampu.engine.native import NativeModel
 from tampu.engine.prepared_options import prepared_options
 from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
 from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
@@ -64,7 +64,7 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared
 
 
-class Engine(NativeModel, AsyncRequests):
+class Engine(CapturingModel, AsyncRequests):
     """One loaded model; its attributes are those of `NativeModel`, and these.
 
     Attributes:

@@ -14,10 +14,13 @@ import numpy.typing as npt
 
 from tampu.chat.images import Item, PreparedMedia
 from tampu.engine.adapters import Adapters
+from tampu.engine.captures import CapturePlan, CaptureStore, plan_capture
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.request_builder import known_tokens
 from tampu.errors import ContextLengthError, RequestError
+from tampu.runner.capture import SequenceCapture
+from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.generate_options import GenerateOptions
@@ -74,6 +77,13 @@ class InputProcessor:
         sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
         if options.lora:
             self.adapters.choose(options.lora, sequence)
+        if options.capture:
+            length = len(inputs.tokens)
+            most = self._context if options.max_tokens is None else length + options.max_tokens
+            plan = self.plan_capture(options.capture, length, min(most, self._context))
+            plan.check_memory()
+            store = CaptureStore(plan)
+            sequence.capture, sequence.sink = plan.begin(store.take), store.sink(sink)
         sequence.dropped = dropped
         sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:
@@ -82,7 +92,7 @@ class InputProcessor:
             )
         if log.isEnabledFor(TRACE):
             log.log(TRACE, "prompt: %s", self._described(inputs.tokens.tolist()))
-            sequence.sink = self._logged(sink)
+            sequence.sink = self._logged(sequence.sink)
         return self._begin(sequence)
 
     def rows(
@@ -109,11 +119,12 @@ class InputProcessor:
         options: GenerateOptions = _NO_OUTPUT,
         *,
         second: int | None = None,
+        capture: SequenceCapture | None = None,
     ) -> RequestHandle:
         """Begin to compute the output of a prompt's tokens; nothing is generated.
 
         `options` have the adapters and the priority; `second` is where a second segment begins, for
-        models that know two.
+        models that know two; `capture` gets values inside the model.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
@@ -127,8 +138,13 @@ class InputProcessor:
         sequence = self._sequence(inputs, options, sink, is_private=collector.last is None)
         if options.lora:
             self.adapters.choose(options.lora, sequence)
-        sequence.collector = collector
+        sequence.collector, sequence.capture = collector, capture
         return self._begin(sequence)
+
+    def plan_capture(self, options: CaptureOptions, prompt: int, most: int) -> CapturePlan:
+        """Return what a request captures; see `captures.plan_capture`."""
+        known = self._runner.call(self._model.graphs.find_points)
+        return plan_capture(options, known, prompt, most)
 
     def check_generates(self) -> None:
         """Check that the model predicts tokens.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from tampu.engine.captures import Capture
 from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import (
@@ -372,6 +373,7 @@ KINDS: tuple[type[Request[Any]], ...] = (
     Rank,
     Decide,
     Rerank,
+    Capture,
     Encode,
     Decode,
     CheckFormat,

@@ -14,8 +14,10 @@ that are missing are named in one error), and the caller learns which tensors ar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tampu.errors import ModelFileError
@@ -56,8 +58,47 @@ def gguf(
     return _Declaration((name, *others), count, use, start)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hook:
+    """What is done at the calls of one module while a graph is built.
+
+    Attributes:
+        on_input: returns the tensor that takes the place of the first argument.
+        on_output: returns what takes the place of the result.
+    """
+
+    on_input: Callable[[Any], Any] = lambda given: given
+    on_output: Callable[[Any], Any] = lambda result: result
+
+
 class Module:
-    """A part of a model; subclasses declare their weights with `gguf`."""
+    """A part of a model; subclasses declare their weights with `gguf`.
+
+    Attributes:
+        hook: of this module; None: nothing is done.
+    """
+
+    hook: Hook | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Let hooks take part in the calls, as those of PyTorch's modules do."""
+        super().__init_subclass__()
+        call = vars(cls).get("__call__")
+        if call is not None:
+            type.__setattr__(cls, "__call__", _hooked(call))
+
+
+def _hooked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method `__call__` that asks the hook of its module; its base's do not."""
+
+    @functools.wraps(call)
+    def hooked(self: Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+        hook = self.hook
+        if hook is None or type(self).__call__ is not hooked:
+            return call(self, given, *args, **kwargs)
+        return hook.on_output(call(self, hook.on_input(given), *args, **kwargs))
+
+    return hooked
 
 
 def bind(kind: type[M], weights: Weights, options: object) -> M:

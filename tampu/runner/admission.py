@@ -76,7 +76,7 @@ def _urgency(sequence: Sequence) -> tuple[bool, int]:
 
 
 def _can_wait(sequence: Sequence) -> bool:
-    """Return whether a running sequence may go on later: it has no outputs of its prompt yet."""
+    """Return whether a running sequence may go on later: it has given nothing of its prompt yet."""
     if sequence.slot is None or sequence.finish is not None:
         return False
-    return not (sequence.wants_rows and sequence.computed)
+    return not ((sequence.wants_rows or sequence.capture) and sequence.computed)

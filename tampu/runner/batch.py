@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Segment
 from tampu.runner.adapters import token_adapters
+from tampu.runner.capture import CapturedRows, Positions, SequenceCapture
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
@@ -44,6 +47,10 @@ class BatchPart:
     def end(self) -> int:
         """The position after its last token."""
         return self.start + self.count
+
+
+CapturingPart: TypeAlias = tuple[BatchPart, SequenceCapture, Positions]
+"""A part whose sequence captures values, and the positions of those of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,12 @@ class Plan:
             for part in self.parts
             if part.is_last and part.sequence.candidates == 1
         }
+
+    def capturing(self) -> Iterator[tuple[CapturingPart, slice]]:
+        """Yield the parts that capture values, and which of the rows that are captured."""
+        row = 0
+        for part in _capturing(self.parts):
+            yield part, slice(row, row := row + len(part[2]))
 
     def follows(self, before: Plan) -> bool:
         """Return whether the device has all of its tokens, or is given them, after another one."""
@@ -137,8 +150,27 @@ def to_plan(
         _cross_attention(parts, images),
         token_adapters([(part.sequence.lora, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
+        _captured(parts),
     )
     return Plan(every, inputs)
+
+
+def _capturing(parts: list[BatchPart]) -> Iterator[CapturingPart]:
+    for part in parts:
+        if capture := part.sequence.capture:
+            positions = capture.wanted(part.start, part.end)
+            if len(positions):
+                yield part, capture, positions
+
+
+def _captured(parts: list[BatchPart]) -> CapturedRows | None:
+    """Return what a batch captures; None: nothing."""
+    found = [*_capturing(parts)]
+    if not found:
+        return None
+    points = {point for _, capture, _ in found for point in capture.points}
+    rows = [positions - part.start + part.row for part, _, positions in found]
+    return CapturedRows(tuple(sorted(points)), np.concatenate(rows).astype(np.int32))
 
 
 def _candidates(

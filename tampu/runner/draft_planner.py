@@ -102,6 +102,8 @@ def _room(sequence: Sequence, start: int) -> int:
     is_known = sequence.length == start + 1 and sequence.generated > 0 and not sequence.awaited
     if not is_known or sequence.finish is not None or sequence.is_paused:
         return 0
+    if sequence.capture:  # those that are wrong would be captured too
+        return 0
     room, options = sequence.capacity - start, sequence.options
     if options.max_tokens is not None:
         room = min(room, options.max_tokens - sequence.generated)

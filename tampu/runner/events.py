@@ -153,6 +153,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
         batches: that it was computed in; None: in none, or the engine does not tell.
         limit: what it ended at, if the reason is `length`.
         end: the token with which the model ended it, without text; None: it did not.
+        captured: values inside the model, if requested: a safetensors file as `Captured.encoded`.
         choice: as in `TextDelta`.
         ready_ns: when the model was ready, by the server's monotonic clock; 0: not from a server.
     """
@@ -164,6 +165,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
     batches: BatchNumbers | None = None
     limit: Limit | None = None
     end: TextDelta | None = None
+    captured: bytes = b""
     choice: int = 0
     ready_ns: int = 0
 

@@ -20,8 +20,10 @@ from tampu.ml.backend import Computed
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.tensor import Shape
 from tampu.ml.top_k import find_top_k, with_logits, with_rows
-from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
+from tampu.nn import Batch, CrossAttentionInputs, LayerCache, Model, PreparedImage
 from tampu.nn.lora import AdapterStacks, ChosenAdapters, Pair
+from tampu.nn.points import ModelPoints, Point
+from tampu.runner.capture import GraphCapture
 from tampu.runner.context_shift import shift_keys
 from tampu.runner.graph_shape import GraphShape, adapter_inputs
 from tampu.runner.images import EncoderChunk, PartialEmbedding
@@ -50,6 +52,7 @@ class _Graph:
     context: Context
     inputs: list[Tensor]
     result: Tensor
+    captured: Mapping[Point, Tensor]
     is_complete: bool = True
 
 
@@ -125,6 +128,8 @@ class GraphCache:
         self._reserved = 0
         self._reservation = (0, 0, (0, 0))
         self.adapters = ChosenAdapters()
+        self._points = ModelPoints(model)
+        self._widths: Mapping[Point, int] | None = None
         self._stacks = AdapterStacks(model, [], backend, self.adapters)
         self.counts = GraphCounts()
 
@@ -154,6 +159,17 @@ class GraphCache:
     def can_shift_keys(self) -> bool:
         """Whether keys in the cache can be moved to other positions."""
         return type(self.model).shift is not Model.shift
+
+    def find_points(self) -> Mapping[Point, int]:
+        """Return the points at which texts can be captured, and the features of each."""
+        if self._widths is None:
+            views = next(self._cache.views_by_fill(1))
+            every = tuple(Point(name, n) for name, of in self._points.layers.items() for n in of)
+            shape = GraphShape(1, views, 1, wants_logits=False, captured=every, captured_rows=1)
+            graph = self._build(shape)
+            self._widths = {point: each.shape[-1] for point, each in graph.captured.items()}
+            graph.context.close()
+        return self._widths
 
     def reserve(self, tokens: int, outputs: int, best: tuple[int, int] = (0, 0)) -> None:
         """Allocate memory for batches of so many tokens and outputs; no step allocates later.
@@ -292,6 +308,8 @@ class GraphCache:
             data += crossing_data(step.crossing)
         if step.adapters is not None:
             data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
+        if step.captured is not None:
+            data += [step.captured.rows, np.arange(len(step.tokens), dtype=np.int32)]
         data += cached.arrays
         return PreparedGraph(graph, data, self.counts.built > built)
 
@@ -315,10 +333,15 @@ class GraphCache:
         return PreparedGraph(graph, data, self.counts.built > built)
 
     def launch(self, prepared: PreparedGraph) -> Future[Computed]:
-        """Start computing a step; the result is one array (m, vocabulary or features)."""
+        """Start computing a step.
+
+        The result is one array (m, vocabulary or features), and one (rows, features) for each point
+        that is captured.
+        """
         graph = prepared.graph
         inputs = list(zip(graph.inputs, prepared.data, strict=True))
-        return self.backend.submit(graph.context, inputs, [graph.result])
+        outputs = [graph.result, *graph.captured.values()]
+        return self.backend.submit(graph.context, inputs, outputs)
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         """Prepare a step and start computing it."""
@@ -417,9 +440,11 @@ class GraphCache:
             for rows in ((n, shape.outputs) if shape.adapters else ())
         ]
         inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
+        capture = GraphCapture(context, n, shape.captured_rows) if shape.captured else None
+        inputs += capture.inputs if capture else ()
         cache = self._cache.build(context, n, shape.views)
         with self.adapters.building(*reversed(adapters)):
-            result = self.model.hidden(batch, cache.layers)
+            result = self._hidden(batch, cache.layers, shape.captured, capture)
             if shape.wants_logits:
                 result = self.model.head(result)
             if shape.candidates:
@@ -429,7 +454,25 @@ class GraphCache:
                 best = with_logits(found, result)
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
-        return _Graph(context, [*inputs, *cache.inputs], result)
+        seen = capture.found if capture else {}
+        captured = {point: seen[point] for point in shape.captured if point in seen}
+        return _Graph(context, [*inputs, *cache.inputs], result, captured)
+
+    def _hidden(
+        self,
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        points: tuple[Point, ...],
+        capture: GraphCapture | None,
+    ) -> Tensor:
+        """Return the final hidden states of a batch's outputs, and capture values at points."""
+        if capture is None:
+            return self.model.hidden(batch, caches)
+        with self._points.seen(points, capture.see):
+            states = self.model.hidden(replace(batch, outputs=capture.every), caches)
+        if self._points.last in points:
+            states = capture.see(self._points.last, states)
+        return states.rows(batch.outputs)
 
     def _encoder(self, image: PreparedImage, number: int) -> _Graph:
         encoder = self.model.encoder_of(image)
@@ -444,7 +487,7 @@ class GraphCache:
             is_complete = chunk.result is None
             result = context.output(embedding if chunk.result is None else chunk.result)
             given = [chunk.given] if chunk.given else []
-            return _Graph(context, [*inputs.values(), *given], result, is_complete)
+            return _Graph(context, [*inputs.values(), *given], result, {}, is_complete)
         except TampuError:
             context.close()
             raise

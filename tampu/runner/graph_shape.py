@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tampu.kvcache import CacheView
 from tampu.ml import Context, GGMLType
 from tampu.nn.lora import AdapterRows
+from tampu.nn.points import Point
 from tampu.runner.step_inputs import StepInputs
 
 
@@ -23,6 +24,8 @@ class GraphShape(NamedTuple):
         embedded: (rows, features) of images that replace tokens.
         crossed: (rows, features) of images that layers with cross-attention read.
         adapters: of each token, at most, chosen by requests.
+        captured: the points whose values are returned besides.
+        captured_rows: of how many tokens.
     """
 
     tokens: int
@@ -34,6 +37,8 @@ class GraphShape(NamedTuple):
     embedded: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
     adapters: int = 0
+    captured: tuple[Point, ...] = ()
+    captured_rows: int = 0
 
     @classmethod
     def of(cls, step: StepInputs, views: tuple[CacheView, ...]) -> GraphShape:
@@ -48,6 +53,8 @@ class GraphShape(NamedTuple):
             () if step.embeddings is None else step.embeddings.shape,
             () if step.crossing is None else step.crossing.rows.shape,
             0 if step.adapters is None else step.adapters.places.shape[1],
+            () if step.captured is None else step.captured.points,
+            0 if step.captured is None else len(step.captured.rows),
         )
 
 

@@ -75,6 +75,7 @@ class OutputProcessor:
         sampled: StepTokens = {}
         outputs = StepOutputs.of(plan.inputs, computed.outputs[0])
         self._batch += 1
+        self._hand_over(plan, computed)
         for part in plan.parts:
             sequence = part.sequence
             sequence.first_batch = sequence.first_batch or self._batch
@@ -103,6 +104,20 @@ class OutputProcessor:
             sequence = part.sequence
             if sequence in sampled and sequence in self._scheduler.running:  # not failed since
                 self._deliver(sequence, sampled[sequence])
+
+    def _hand_over(self, plan: Plan, computed: Computed) -> None:
+        """Give each sequence what it captures; an error ends that one."""
+        captured = plan.inputs.captured
+        if captured is None:
+            return
+        for (part, capture, positions), own in plan.capturing():
+            values = zip(captured.points, computed.outputs[1:], strict=True)
+            found = {p: rows[own].copy() for p, rows in values if p in capture.points}
+            if part.sequence.finish is None:
+                try:
+                    capture.take(positions, found)
+                except TampuError as error:
+                    self.fail(part.sequence, error)
 
     # -- one sequence ----------------------------------------------------------------------------
 
@@ -240,7 +255,7 @@ class OutputProcessor:
     def _make_room(self, sequence: Sequence) -> FinishReason | None:
         """Shift a full context, or return why the sequence ends there."""
         options = sequence.options
-        if not options.shift:
+        if not options.shift or sequence.capture:
             return sequence.end_at("context")
         keep = sequence.prompt_length if options.keep < 0 else options.keep
         keep = min(keep, sequence.capacity - 1)

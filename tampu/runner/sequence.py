@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tampu.kvcache import CellTable
 from tampu.runner.adapters import PLAIN, ChosenLora
+from tampu.runner.capture import SequenceCapture
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import BatchNumbers, Event, FinishReason, Limit, TokenLogprob, Usage
 from tampu.runner.generate_options import GenerateOptions
@@ -157,6 +158,7 @@ class Sequence:
         lora: the adapters that its request chose.
         collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
+        capture: what it captures of the model.
         constraint: on the tokens of the answer.
         awaited: how many tokens the batches in flight give.
         cached: prompt tokens whose rows were in the cache, or computed for others.
@@ -190,6 +192,7 @@ class Sequence:
     lora: ChosenLora = PLAIN
     collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
+    capture: SequenceCapture | None = None
     constraint: Constraint | None = None
     awaited: int = 0
     cached: int = 0
@@ -251,9 +254,14 @@ class Sequence:
 
     @property
     def reusable_end(self) -> int:
-        """The position after the last token whose row may come from the cache: it has no output."""
-        last = self.length - 1
-        return min(last, self.first_output) if self.wants_rows else last
+        """The position after the last token whose row may come from the cache.
+
+        It has no output, and is not captured.
+        """
+        ends = [self.length - 1]
+        ends += [self.first_output] if self.wants_rows else []
+        ends += [self.capture.first] if self.capture else []
+        return min(ends)
 
     @property
     def is_offline(self) -> bool:
@@ -269,6 +277,12 @@ class Sequence:
     def wants_rows(self) -> bool:
         """Whether tokens of the prompt before the last have an output, from `first_output` on."""
         return self.collector is not None or self.prompt_logprobs is not None
+
+    @property
+    def chunk(self) -> int | None:
+        """The maximum number of its prompt's tokens in a step; None: as many as fit."""
+        limits = [each.chunk for each in (self.collector, self.capture) if each and each.chunk]
+        return min(limits, default=None)
 
     @property
     def first_output(self) -> int:

@@ -160,7 +160,9 @@ class StepBuilder:
 
     def _share_result(self, sequence: Sequence) -> bool:
         """Let a sequence use the output of another one that has the same tokens."""
-        if sequence.uncomputed != 1 or sequence.generated or sequence.wants_rows:
+        if sequence.uncomputed != 1 or sequence.generated:
+            return False
+        if sequence.wants_rows or sequence.capture:
             return False
         start, table = sequence.computed, sequence.cell_table
         key = sequence.keys[start : start + 1]
@@ -198,9 +200,9 @@ class StepBuilder:
         left, room = self.budget.outputs, self.budget.for_prompt(is_offline=sequence.is_offline)
         if left <= 0:
             return 0
+        chunk = sequence.chunk
         if not sequence.wants_rows:
-            return room
-        chunk = sequence.collector.chunk if sequence.collector else None
+            return min(room, chunk or room)
         without = max(sequence.first_output - sequence.computed, 0)
         with_output = left if sequence.output_end == sequence.prompt_length else room
         return min(room, without + with_output, chunk or room)

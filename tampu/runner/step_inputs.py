@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tampu.kvcache import Segment
 from tampu.runner.adapters import TokenAdapters
+from tampu.runner.capture import CapturedRows
 
 CANDIDATES = (1, 64, 256)
 """How many of the best logits graphs may return: few numbers, so that few graphs differ by them."""
@@ -46,6 +47,7 @@ class StepInputs:
         candidates: how many of the best logits of each output are enough; 0: all are needed.
         in_full: I32, (f,): outputs that need all logits besides, if candidates are enough for the
             others; the last one may be repeated. None: none does.
+        captured: what is returned besides; None if no request captures anything.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -60,6 +62,7 @@ class StepInputs:
     adapters: TokenAdapters | None = None
     candidates: int = 0
     in_full: npt.NDArray[np.int32] | None = None
+    captured: CapturedRows | None = None
 
     def __post_init__(self) -> None:
         """Take all tokens as given."""

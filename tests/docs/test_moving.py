@@ -12,6 +12,7 @@ import httpx
 import pytest
 from support.serving import Server, start_server
 
+from tampu.cli.app import run
 from tampu.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -62,16 +63,13 @@ def test_a_route_is_there_unless_the_page_denies_it(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_there(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tampu.cli.entry", command, "--help"],
-        env={"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_command_is_there(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"tampu {command}" in shown
     if command == "serve":
         assert OPTIONS
-        assert all(option in done.stdout for option in OPTIONS)
+        assert all(option in shown for option in OPTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,9 @@ def test_a_long_prompt_that_branches_near_its_end(checkpoints: int) -> None:
     assert made.computed_again(tokens[:7999]) == 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 8))]
+)
 def test_a_conversation_of_many_turns_that_branches_near_its_end(seed: int) -> None:
     made = Conversations(seed)
     tokens: list[int] = []

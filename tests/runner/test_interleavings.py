@@ -66,7 +66,9 @@ def requests(
 
 
 @pytest.mark.seed("S1", "S2", "S78", "S80")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 12))]
+)
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
 @pytest.mark.parametrize("kv_unified", [False, True])
 def test_every_request_gets_the_same_tokens_as_alone(
@@ -88,7 +90,9 @@ def test_every_request_gets_the_same_tokens_as_alone(
         engine.wait_until_idle()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 8))]
+)
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
 @pytest.mark.parametrize("kv_unified", [False, True])
 def test_cancelling_at_any_moment_leaks_no_cell(

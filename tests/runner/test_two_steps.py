@@ -115,7 +115,9 @@ def run(
         return answers, engine.graphs.queued
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 20))]
+)
 def test_requests_get_the_tokens_of_the_loop_with_one_step_in_flight(seed: int) -> None:
     cancelled = frozenset({2, 3, 7, 11} if seed % 2 else ())
     wanted, none = run(DeviceGraphs, seed, frozenset())
@@ -129,7 +131,9 @@ def test_requests_get_the_tokens_of_the_loop_with_one_step_in_flight(seed: int) 
             assert (tokens, reason) == (all_tokens, end), text
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 20))]
+)
 @pytest.mark.parametrize("graphs", [DeviceGraphs, KeepingGraphs])
 def test_drafts_do_not_change_what_requests_get(graphs: type[DeviceGraphs], seed: int) -> None:
     cancelled = frozenset({2, 3, 7, 11} if seed % 2 else ())

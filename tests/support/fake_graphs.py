@@ -26,7 +26,7 @@ from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import RowCollector, Sink
+from tampu.runner.sequence import Constraint, RowCollector, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
@@ -209,7 +209,7 @@ class FakeEngine:
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
         candidates: tuple[int, ...] = (), kv_unified: bool = False,
         left: Sequence[WarmUpBatch] = (), clock: Callable[[], float] = time.monotonic,
-        drafts: DraftSource | None = None, times: StepTimes | None = None,
+        drafts: DraftSource | None = None, times: StepTimes | None = None, max_drafts: int = 0,
     ) -> None:  # fmt: skip
         self.context = context
         cells = context if kv_unified else slots * context
@@ -221,7 +221,7 @@ class FakeEngine:
             slots=slots,
             kv_unified=kv_unified,
             max_batch_tokens=batch,
-            max_outputs=max(slots, 4) + (32 if drafts else 0),
+            max_outputs=max(slots, 4) + (32 if drafts else max_drafts),
             images=ImageStore(kept_bytes),
             candidates=candidates,
             drafts=drafts,
@@ -241,6 +241,7 @@ class FakeEngine:
         prompt: Sequence[Any],
         collector: RowCollector | None = None,
         sink: Sink | None = None,
+        constraint: Constraint | None = None,
         **options: Any,
     ) -> FakeRequest:
         """Submit a prompt; greedy unless the options say otherwise.
@@ -267,6 +268,7 @@ class FakeEngine:
             layout=inputs.layout,
             cell_table=self.kv_manager.allocate(self.context, is_private=is_private),
             collector=collector,
+            constraint=constraint,
         )
         self.runner.submit(sequence)
         return FakeRequest(sequence, events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tampu.engine.captures import Capture
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
@@ -21,6 +22,7 @@ from tampu.engine.requests import (
     Rerank,
     Score,
 )
+from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.generate_options import GenerateOptions
 
 CHAT = ChatPrompt(messages=({"role": "user", "content": "the cat"},))
@@ -39,6 +41,7 @@ def one_of_each(model: str, folder: str) -> list[Request[Any]]:
         Score((5, 6), [((5, 6, 7), [(3,), (4, 5)])]),
         Decide(CHAT, (Predicate("It is late."),)),
         Rerank("the cat", ("the", "a cat"), "Find it"),
+        Capture(CHAT, CaptureOptions(points=("hidden_states:1",), positions=(-1,))),
         Encode(TextPrompt("the cat"), detail="pieces"),
         Decode((5, 6)),
         CheckFormat({"type": "object"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tampu.engine.backend import Handlers
-from tampu.engine.handlers import decide, embed, generate, management, score, tokens
+from tampu.engine.handlers import capture, decide, embed, generate, management, score, tokens
 
 VOCABULARY: Handlers = MappingProxyType({**tokens.HANDLERS, **management.ANY})
 """Of a model of any engine, also of one that is loaded without its weights."""
@@ -23,6 +23,7 @@ HANDLERS: Handlers = MappingProxyType(
         **generate.HANDLERS,
         **embed.HANDLERS,
         **score.HANDLERS,
+        **capture.HANDLERS,
         **management.HANDLERS,
     }
 )

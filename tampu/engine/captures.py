@@ -1,0 +1,244 @@
+"""Captured values: what a request asks for, checked against its model, and what was captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from tampu.engine.prompts import Prompt
+from tampu.engine.request import Computation, Result
+from tampu.engine.safetensors_data import decode, encode
+from tampu.errors import OutOfMemoryError, RequestError
+from tampu.ml import Backend
+from tampu.ml.atomic_file import atomic_file, translate_os_errors
+from tampu.nn.points import NAMES, Point
+from tampu.runner.capture import Positions, Rows, SequenceCapture
+from tampu.runner.capture_options import CaptureOptions
+from tampu.runner.events import Done, Event, Usage
+from tampu.runner.sequence import Sink
+
+_STEP_BYTES = 256 << 20  # that one step captures, at most; a prompt is computed in pieces
+_COPIES = 3  # of what is captured: rows of steps, the arrays of a point, and those of all
+
+Take: TypeAlias = Callable[[Positions, Mapping[Point, Rows]], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """Captured values: `captured["hidden_states"][3]` is F32, (positions, features).
+
+    Attributes:
+        positions: I32, (n,): of the tokens, in the order of the rows.
+        points: by the name of the point and the layer.
+    """
+
+    positions: Positions
+    points: Mapping[str, Mapping[int, Rows]]
+
+    def __getitem__(self, name: str) -> Mapping[int, Rows]:
+        return self.points[name]
+
+    def encoded(self) -> bytes:
+        """Return it as a safetensors file: `positions`, and `hidden_states.3` and so on."""
+        arrays = {f"{name}.{n}": rows for name, of in self.points.items() for n, rows in of.items()}
+        return encode({"positions": self.positions, **arrays}, {})
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Captured:
+        """Return what `encoded` has made such bytes of; the arrays share their memory."""
+        arrays, _ = decode(data)
+        positions = np.asarray(arrays.pop("positions"), np.int32)
+        values: dict[str, dict[int, Rows]] = {}
+        for key, rows in arrays.items():
+            name, _, layer = key.rpartition(".")
+            values.setdefault(name, {})[int(layer)] = np.asarray(rows, np.float32)
+        return cls(positions, values)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a safetensors file, with the tensors of `encoded`.
+
+        Raises:
+            StoreError: if it cannot be written.
+        """
+        with translate_os_errors(path), atomic_file(Path(path)) as file:
+            file.write(self.encoded())
+
+
+class CapturedValues(Result, frozen=True):
+    """Captured values, as `Captured.encoded` returns them, and the tokens of the prompt."""
+
+    data: bytes
+    tokens: int
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that it took."""
+        return Usage(prompt_tokens=self.tokens)
+
+    def captured(self) -> Captured:
+        """Return the values."""
+        return Captured.decoded(self.data)
+
+
+class Capture(Computation[CapturedValues], frozen=True):
+    """Capture values inside the model while it reads a prompt.
+
+    Attributes:
+        prompt: of any kind.
+        options: which values.
+    """
+
+    prompt: Prompt
+    options: CaptureOptions
+
+    @property
+    def contents(self) -> Sequence[Prompt]:
+        """The prompts that it has."""
+        return (self.prompt,)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """What a request captures, checked against its model and its prompt.
+
+    Attributes:
+        points: in the order in which they are returned.
+        features: of each.
+        positions: I32, (n,), ascending; None: all.
+        most: how many positions there can be.
+    """
+
+    points: tuple[Point, ...]
+    features: tuple[int, ...]
+    positions: Positions | None
+    most: int
+
+    @property
+    def token_bytes(self) -> int:
+        """The size of what is captured of one token."""
+        return 4 * sum(self.features)
+
+    def check_memory(self, free: int | None = None) -> None:
+        """Check that all of it fits into memory.
+
+        Raises:
+            OutOfMemoryError: with the numbers.
+        """
+        free = Backend.available_memory() if free is None else free
+        needed = _COPIES * self.token_bytes * self.most
+        if needed > free:
+            raise OutOfMemoryError(
+                f"capture: {self.most} positions of {len(self.points)} points need "
+                f"{needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: capture fewer "
+                "points, layers or positions, or write them to a file (capture_file)"
+            )
+
+    def begin(self, take: Take) -> SequenceCapture:
+        """Return what a sequence has of it; the function gets the values."""
+        chunk = max(_STEP_BYTES // self.token_bytes, 1)
+        return SequenceCapture(self.points, self.positions, take, chunk)
+
+
+def plan_capture(
+    options: CaptureOptions, known: Mapping[Point, int], prompt: int, most: int
+) -> CapturePlan:
+    """Return what a request captures.
+
+    Args:
+        options: what it asks for.
+        known: the points of the model, with the features of each.
+        prompt: how many tokens its prompt has.
+        most: how many tokens the prompt and the answer can have together.
+
+    Raises:
+        RequestError: naming a point or a layer that the model does not have, or a position outside.
+    """
+    points = _points(options, known)
+    positions = _positions(options, prompt, most)
+    count = most if positions is None else len(positions)
+    return CapturePlan(points, tuple(known[point] for point in points), positions, count)
+
+
+def _points(options: CaptureOptions, known: Mapping[Point, int]) -> tuple[Point, ...]:
+    found: dict[Point, None] = {}
+    for given in options.points:
+        name, separator, number = given.partition(":")
+        layers = sorted(point.layer for point in known if point.name == name)
+        if not layers:
+            there = ", ".join(name for name in NAMES if any(point.name == name for point in known))
+            raise RequestError(f"capture: the model has no point {name[:100]!r}; it has {there}")
+        wanted: Sequence[int] = layers if options.layers is None else options.layers
+        if separator:
+            wanted = [_number(given, number)]
+        for layer in wanted:
+            found[Point(name, _layer(name, layer, layers))] = None
+    return tuple(found)
+
+
+def _number(given: str, number: str) -> int:
+    try:
+        return int(number)
+    except ValueError:
+        raise RequestError(f"capture: {given[:100]!r} does not end with a layer's number") from None
+
+
+def _layer(name: str, layer: int, layers: Sequence[int]) -> int:
+    """Return the number from 0 of a layer that has the point."""
+    found = layer + layers[-1] + 1 if layer < 0 else layer
+    if found in layers:
+        return found
+    ranges = f"{layers[0]} to {layers[-1]}"
+    if len(layers) <= layers[-1] - layers[0]:
+        ranges = ", ".join(map(str, layers))
+    raise RequestError(f"capture: layer {layer} has no {name}; layers {ranges} have it")
+
+
+def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | None:
+    if options.positions is None:
+        return None
+    found = [each + prompt if each < 0 else each for each in options.positions]
+    for each, given in zip(found, options.positions, strict=True):
+        if not 0 <= each < most:
+            where = f"a prompt of {prompt} tokens"
+            where += f" and an answer of at most {most - prompt}" if most > prompt else ""
+            raise RequestError(f"capture: position {given} is outside of {where}")
+    return np.unique(np.asarray(found, np.int32))
+
+
+@dataclass(slots=True)
+class CaptureStore:
+    """Keeps in memory what one sequence captures."""
+
+    plan: CapturePlan
+    _positions: list[Positions] = field(default_factory=list)
+    _rows: dict[Point, list[Rows]] = field(default_factory=dict)
+
+    def take(self, positions: Positions, values: Mapping[Point, Rows]) -> None:
+        """Take the values of some tokens, (positions, features) each."""
+        self._positions.append(positions)
+        for point, rows in values.items():
+            self._rows.setdefault(point, []).append(rows)
+
+    def result(self) -> Captured:
+        """Return all of it."""
+        empty = np.empty(0, np.int32)
+        values: dict[str, dict[int, Rows]] = {}
+        for point, features in zip(self.plan.points, self.plan.features, strict=True):
+            rows = self._rows.pop(point, [np.empty((0, features), np.float32)])
+            values.setdefault(point.name, {})[point.layer] = np.concatenate(rows)
+        return Captured(np.concatenate([empty, *self._positions]), values)
+
+    def sink(self, sink: Sink) -> Sink:
+        """Return a sink whose last event has what was captured."""
+
+        def receive(event: Event) -> None:
+            if isinstance(event, Done):
+                event = replace(event, captured=self.result().encoded())
+            sink(event)
+
+        return receive

@@ -1,0 +1,163 @@
+"""The methods of `Engine` that look inside a model while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.chat.images import PreparedMedia
+from tampu.engine.arguments import FilePath, checked
+from tampu.engine.capture_file import write_captures
+from tampu.engine.captures import Capture, Captured
+from tampu.engine.native import NativeModel
+from tampu.engine.prompts import Prompt as AnyPrompt
+from tampu.engine.python_requests import Message, PythonRequests, embedded_prompt
+from tampu.engine.request import NO_LORA, Lora
+from tampu.errors import RequestError
+from tampu.ml import Tensor
+from tampu.nn.points import LAYER_OUTPUTS, final_norm
+from tampu.runner.capture_options import CaptureOptions
+from tampu.runner.layout import NumberedImage
+from tampu.runner.pooled import compute_rows
+from tampu.sampling import top_logprobs
+
+CapturePrompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedMedia | Message]
+"""A prompt, or the messages of a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitLens:
+    """The tokens that a model would predict if it ended after each layer.
+
+    Attributes:
+        layers: their numbers.
+        positions: I32, (positions,).
+        tokens: I32, (layers, positions, top): ids, the likeliest first.
+        logprobs: F32, of that shape: natural logarithms of their probabilities.
+    """
+
+    layers: tuple[int, ...]
+    positions: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+
+
+class CapturingModel(NativeModel):
+    """A model whose values can be captured."""
+
+    _python: PythonRequests
+
+    @checked
+    def capture(
+        self,
+        prompt: CapturePrompt,
+        points: str | Sequence[str] = "hidden_states",
+        layers: int | Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        lora: Lora = NO_LORA,
+    ) -> Captured:
+        """Return values inside the model while it reads a prompt; nothing is generated.
+
+        Args:
+            prompt: text, token ids, or messages as for `chat`.
+            points: which values, by the names in docs/research.md; "hidden_states:3" is of layer 3
+                whatever `layers` says.
+            layers: from 0, those below 0 from the end; None: all.
+            positions: of tokens, those below 0 from the end; None: all.
+            lora: loaded adapters, as for `generate`.
+
+        Raises:
+            RequestError: naming a point, a layer or a position that is not there.
+            OutOfMemoryError: if the values do not fit into memory.
+            ContextLengthError: for a prompt longer than the context.
+        """
+        options = _options(points, layers, positions)
+        return self.ask(Capture(self._given(prompt), options, lora=dict(lora))).captured()
+
+    @checked
+    def capture_file(
+        self,
+        path: FilePath,
+        prompts: Sequence[CapturePrompt],
+        points: str | Sequence[str] = "hidden_states",
+        layers: int | Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        lora: Lora = NO_LORA,
+    ) -> int:
+        """Capture values of many prompts and write them to a safetensors file while they come.
+
+        Several prompts are computed at once. Each point has one tensor, "hidden_states.3" for
+        layer 3, F32, (rows, features), with the rows of all prompts in their order. I32 (rows,)
+        are `prompts`, the index of each row's prompt, `positions` and `tokens`. The file is there
+        once all of it is written. The arguments and errors are those of `capture`.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            StoreError: if the file cannot be written, or the disk has too little space.
+        """
+        options = _options(points, layers, positions)
+        if not prompts:
+            raise RequestError("prompts is empty")
+        requests = [Capture(self._given(prompt), options, lora=dict(lora)) for prompt in prompts]
+        return write_captures(self, Path(path), requests)
+
+    @checked
+    def logit_lens(
+        self,
+        prompt: CapturePrompt,
+        layers: int | Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        top: int = 5,
+        lora: Lora = NO_LORA,
+    ) -> LogitLens:
+        """Return the likeliest next tokens if the model ended after each layer.
+
+        The output of the layer goes through the last norm and the head. Those of the last layer are
+        the model's own. The arguments and errors are those of `capture`.
+        """
+        self.inputs.check_generates()
+        graphs = self.model.graphs
+        if not 1 <= top <= self.tokenizer.vocabulary_size:
+            raise RequestError(f"top must be 1 to {self.tokenizer.vocabulary_size}, not {top}")
+        found = self.capture(prompt, (LAYER_OUTPUTS,), layers, positions, lora)
+        every = found[LAYER_OUTPUTS]
+
+        def head(x: Tensor) -> Tensor:
+            return graphs.model.head(final_norm(graphs.model, x))
+
+        tokens = np.zeros((len(every), len(found.positions), top), np.int32)
+        logprobs = np.zeros(tokens.shape, np.float32)
+        for place, rows in enumerate(every.values()):
+            for row, logits in enumerate(compute_rows(graphs.backend, head, rows)):
+                best = top_logprobs(logits, 0, top)[1]
+                tokens[place, row], logprobs[place, row] = zip(*best, strict=True)
+        return LogitLens(tuple(every), found.positions, tokens, logprobs)
+
+    def _given(self, prompt: CapturePrompt) -> AnyPrompt:
+        if isinstance(prompt, str):
+            return embedded_prompt(prompt)
+        messages = [each for each in prompt if isinstance(each, Mapping)]
+        if not messages:
+            return embedded_prompt([each for each in prompt if not isinstance(each, Mapping)])
+        if len(messages) < len(prompt):
+            raise RequestError("prompt is neither token ids nor messages: it has both")
+        return self._python.conversation(messages, {})
+
+
+def _options(
+    points: str | Sequence[str], layers: int | Sequence[int] | None, positions: Sequence[int] | None
+) -> CaptureOptions:
+    if isinstance(layers, int):
+        layers = (layers,)
+    return CaptureOptions(
+        points=(points,) if isinstance(points, str) else tuple(points),
+        layers=None if layers is None else tuple(map(int, layers)),
+        positions=None if positions is None else tuple(map(int, positions)),
+    )

@@ -1,0 +1,121 @@
+"""What transformers computes inside a model: the values at the points that tampu captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+Rows = npt.NDArray[np.float32]
+Values: TypeAlias = dict[str, dict[int, Rows]]
+
+_ATTENTION = ("self_attn", "self_attention", "attention", "attn", "cross_attn")
+_MIXER = ("mamba", "mixer", "linear_attn", "conv")
+_MLP = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "moe", "shared_mlp")
+# Projections at the end of an attention; in BERT's a norm follows them in the same module.
+_ATTENTION_ENDS = ("o_proj", "out_proj", "c_proj", "Wo", "wo", "out_lin", "dense")
+# Of a feed-forward part whose module adds the residual stream too (Bloom, MPT).
+_MLP_ENDS = ("dense_4h_to_h", "down_proj")
+_ADDS_RESIDUAL = ("BloomMLP", "MptMLP")
+_ROUTERS = ("gate", "router", "layer", "proj", "wg")
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the layers of the text model."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [
+        list(module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module) == count
+        and not any(word in name for word in ("vis", "mtp", "experts"))
+    ]
+    return lists[0]
+
+
+def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
+    """Return the values at each point that is found by the names of modules."""
+    found: Values = {}
+    experts = _experts(model)
+    with ExitStack() as hooks, torch.no_grad():
+        for index, layer in enumerate(layers_of(model)):
+            for name, module, read in [*_parts(layer), *_routers(layer, experts)]:
+                keep = _keep(found, name, index, read)
+                hooks.callback(module.register_forward_hook(keep).remove)
+        out = model(input_ids=torch.tensor([list(text)]), output_hidden_states=True)
+    found["hidden_states"] = {i: _rows(each) for i, each in enumerate(out.hidden_states)}
+    return found
+
+
+Read: TypeAlias = Callable[[nn.Module, Any, Any], torch.Tensor]
+Part: TypeAlias = tuple[str, nn.Module, Read]
+
+
+def _keep(found: Values, name: str, index: int, read: Read) -> Callable[[Any, Any, Any], None]:
+    """Return a hook that keeps a value; where a layer has two parts of a name, their sum."""
+
+    def hook(module: nn.Module, given: Any, result: Any) -> None:
+        rows, layers = _rows(read(module, given, result)), found.setdefault(name, {})
+        layers[index] = layers[index] + rows if index in layers else rows
+
+    return hook
+
+
+def _result(_module: nn.Module, _given: Any, result: Any) -> torch.Tensor:
+    tensor: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return tensor
+
+
+def _projected(module: Any, given: Any, _result: Any) -> torch.Tensor:
+    """The logits of a router, of which modules return the softmax, the choice, or both."""
+    rows = given[0].reshape(-1, given[0].shape[-1]).float()
+    bias = module._parameters.get("bias")
+    return torch.nn.functional.linear(rows, module.weight.float(), bias)
+
+
+def _rows(tensor: torch.Tensor) -> Rows:
+    rows: Rows = tensor.detach().float().numpy().reshape(-1, tensor.shape[-1]).copy()
+    return rows
+
+
+def _parts(layer: nn.Module) -> Iterator[Part]:
+    """Yield the modules of a layer whose results are the values of a point."""
+    yield "layer_outputs", layer, _result
+    for name, module in layer.named_children():
+        kind = type(module).__name__
+        if name in _ATTENTION or (name == "mixer" and "Attention" in kind):
+            ends = [each for path, each in module.named_modules() if _last(path) in _ATTENTION_ENDS]
+            yield from (("attention_outputs", each, _result) for each in ends[-1:])
+        elif name in _MLP or (name == "mixer" and ("MLP" in kind or "MoE" in kind)):
+            ends = [each for path, each in module.named_modules() if _last(path) in _MLP_ENDS]
+            yield "mlp_outputs", ends[-1] if kind in _ADDS_RESIDUAL else module, _result
+        elif name == "output" and "dense" in dict(module.named_children()):  # of BERT
+            yield "mlp_outputs", module.get_submodule("dense"), _result
+        elif name in _MIXER:
+            yield "mixer_outputs", module, _result
+
+
+def _routers(layer: nn.Module, experts: int) -> Iterator[Part]:
+    """Yield the first module of a layer that scores as many experts as it has."""
+    for path, module in layer.named_modules():
+        weight = module._parameters.get("weight")
+        is_matrix = weight is not None and weight.dim() == 2 and len(weight) == experts
+        if _last(path) in _ROUTERS and is_matrix:
+            yield "router_logits", module, _projected
+            return
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _experts(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config()
+    return next((getattr(config, key) for key in _EXPERT_COUNTS if hasattr(config, key)), 0)
