@@ -141,7 +141,7 @@ vulkan-test: $(VENV)/installed-vulkan $(VENV)/installed-test $(KERNELS)
 cuda: $(VENV)/installed $(VENV)/installed-wheel
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" sh tools/setup/cuda_objects.sh $(VENV)/bin/python $(VENV)/cuda
 
-# ggml's CUDA backend for GPUs of these compute capabilities, in $(VENV)/cuda: an hour for one on two cores. A
+# ggml's CUDA backend for GPUs of these compute capabilities, in $(VENV)/cuda: half an hour to an hour for one on two cores. A
 # call that was stopped goes on where it was. For others: CUDA_ARCHITECTURES="80 86".
 cuda-backend: $(VENV)/installed $(VENV)/installed-wheel
 	cuda=$$(sh tools/setup/cuda_toolkit.sh $(VENV)/bin/python $(VENV)/cuda) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \

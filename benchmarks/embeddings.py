@@ -12,6 +12,7 @@ is that to the best. Both read the same texts, with their tokenizers' time in it
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -45,11 +46,10 @@ class Peer:
         """Start the child, which loads the model; `tokens` are those of a text."""
         command = [sys.executable, "-m", "benchmarks.embeddings", str(model), "--serve"]
         command += ["--tokens", str(tokens), "--batch", str(batch), "--threads", str(threads)]
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        command += ["--peer", str(folder)]
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": ":".join(paths)},
-        )  # fmt: skip
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def embed(self, texts: Sequence[str]) -> tuple[Embeddings, int, float]:
         """Return the embeddings (texts, features), how many tokens they had, and the seconds."""
@@ -70,8 +70,8 @@ class Peer:
 
 def serve(given: argparse.Namespace) -> None:
     """Answer lists of texts on standard input, as the child."""
-    import llama_cpp  # noqa: PLC0415 - only the child has it on its path
-
+    sys.path.append(str(given.peer))  # after tampu's own packages
+    llama_cpp = importlib.import_module("llama_cpp")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what llama.cpp prints is no answer
     batch = max(given.batch, given.tokens)
@@ -116,7 +116,7 @@ def measure(given: argparse.Namespace) -> None:
             opened.callback(peer.close)
         own: list[float] = []
         theirs: dict[int, list[float]] = {batch: [] for batch in peers}
-        least = 1.0
+        least, tokens = 1.0, 0
         for turn in range(given.rounds + 1):
             texts = make_texts(engine, given.texts, given.tokens, turn)
             began = time.perf_counter()

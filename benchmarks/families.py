@@ -1,4 +1,4 @@
-"""Makes models of several families in real shape with random weights: `python -m benchmarks.families`.
+"""Makes models of several families with random weights: `python -m benchmarks.families`.
 
     python -m benchmarks.families OUT --model deepseek2
 
@@ -32,7 +32,7 @@ from tampu.ml.types import GGMLType
 FEW_WORDS = 256 + WORDS + len(CONTROL)
 _IMPORTANT = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = dict[str, tuple[int, ...]]
 Value = bool | int | float | str
 
 
@@ -97,9 +97,7 @@ def _planned(name: str, source: str, shape: tuple[int, ...], kind: GGMLType) -> 
         return Planned(name, source.removesuffix(".weight"), shape, fitting(kind, shape))
     is_bias = name.endswith(".bias")
     is_given = source.startswith("rope_factors")
-    return Planned(
-        name, source if is_given else "zero" if is_bias else "norm", shape, GGMLType.F32
-    )
+    return Planned(name, source if is_given else "zero" if is_bias else "norm", shape, GGMLType.F32)
 
 
 def _with_biases(shapes: Shapes) -> Shapes:
@@ -164,7 +162,7 @@ def _glm4moe() -> Family:
     hidden, queries, keys, experts = 4096, 96 * 128, 8 * 128, 128
 
     def layer(index: int) -> Shapes:
-        attention = {
+        attention: Shapes = {
             "attn_norm.weight": (hidden,),
             "post_attention_norm.weight": (hidden,),
             "attn_output.weight": (hidden, queries),
@@ -175,7 +173,7 @@ def _glm4moe() -> Family:
         if index == 0:
             return attention | _gated(10_944, hidden)
         routed, shared = _gated(1408, hidden, "_exps", experts), _gated(1408, hidden, "_shexp")
-        router = {"ffn_gate_inp.weight": (experts, hidden), "exp_probs_b.bias": (experts,)}
+        router: Shapes = {"ffn_gate_inp.weight": (experts, hidden), "exp_probs_b.bias": (experts,)}
         return attention | router | routed | shared
 
     return Family(
@@ -217,7 +215,7 @@ def _deepseek2() -> Family:
     experts = 64
 
     def layer(index: int) -> Shapes:
-        attention = {
+        attention: Shapes = {
             "attn_norm.weight": (hidden,),
             "attn_q.weight": (heads * (content + rotated), hidden),
             "attn_kv_a_mqa.weight": (rank + rotated, hidden),

@@ -21,7 +21,7 @@ from tools.gpu_bundle import check
 from tools.gpu_bundle.build import EXPECTED, NAMES, _kept
 from tools.gpu_bundle.card import Card, can_run, choose_card, find_cards, parse_card, problem_of
 from tools.gpu_bundle.check import MODELS, PACKAGES, TAMPU, Bundle, Step, first_gpu, run_step
-from tools.gpu_bundle.references import coarse
+from tools.gpu_bundle.references import PERIOD, coarse
 from tools.gpu_bundle.report import Report, Row, print_begin, print_row, read_line
 from tools.gpu_bundle.steps.speed import Cost, describe_trace
 from tools.wheel.compile_cuda import CompileError, _link_libraries, compile_cuda
@@ -406,3 +406,9 @@ def test_coarse_weights_are_powers_of_two() -> None:
     found = coarse(np.array([0.0, 1.0, -1.2, 1.6, 5.9, 0.3], np.float32))
     assert found.tolist() == [0.0, 1.0, -1.0, 2.0, 4.0, 0.25]
     assert coarse(np.array([7], np.int64)).tolist() == [7]
+    assert coarse(np.array(0.3, np.float32)).shape == ()
+
+
+def test_coarse_weights_begin_again() -> None:
+    found = coarse(np.linspace(1, 100, 4 * PERIOD, dtype=np.float32).reshape(4, PERIOD))
+    assert (found == found[0]).all()

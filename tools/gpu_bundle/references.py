@@ -9,27 +9,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
-from support.checkpoints import DECODERS, RECIPES
+from support.checkpoints import DECODERS, FAMILIES, RECIPES
 from support.laboratory import Laboratory, tokens
 
-from tampu.convert import FAMILIES
+from tampu.convert import FAMILIES as CONVERTERS
 
 LENGTH = 48  # tokens of a text: beyond the sliding windows of the models
+PERIOD = 1021  # a prime, so that no two rows of a matrix are the same
 
 
 def names() -> list[str]:
     """Return one recipe of each of GGUF's architectures, and one with experts where it has them."""
     first: dict[tuple[str, bool], str] = {}
-    for name in DECODERS:
-        architecture = FAMILIES[RECIPES[name].architecture].architecture
+    for name in (*DECODERS, *FAMILIES):
+        architecture = CONVERTERS[RECIPES[name].architecture].architecture
         first.setdefault((architecture, is_mixture(name)), name)
     return list(first.values())
 
 
 def is_mixture(name: str) -> bool:
     """Return whether a recipe has experts."""
-    config = RECIPES[name].values
-    return "num_experts_per_tok" in config.get("text_config", config)
+    return RECIPES[name].experts > 0
 
 
 def write_references(folder: Path) -> None:
@@ -38,7 +38,9 @@ def write_references(folder: Path) -> None:
         laboratory = Laboratory(Path(place))
         for name in names():
             target = folder / f"{name}.gguf"
-            for file in laboratory.checkpoint(name).glob("*.safetensors"):
+            recipe = RECIPES[name]
+            is_apart = bool(recipe.published or recipe.layout)  # the reference has its own files
+            for file in () if is_apart else laboratory.checkpoint(name).glob("*.safetensors"):
                 weights = {key: coarse(value) for key, value in load_file(file).items()}
                 save_file(weights, file, {"format": "pt"})
             logits = laboratory.answer(name, LENGTH)
@@ -53,11 +55,12 @@ def write_references(folder: Path) -> None:
 
 
 def coarse(weights: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return floats rounded to powers of two: their files compress to a tenth."""
+    """Return floats rounded to powers of two, the first ones again and again, which compress."""
     if not np.issubdtype(weights.dtype, np.floating):
         return weights
-    mantissa, exponent = np.frexp(weights.astype(np.float32))
+    repeated = np.resize(weights.ravel()[:PERIOD], weights.shape)
+    mantissa, exponent = np.frexp(repeated.astype(np.float32))
     rounded: npt.NDArray[np.float32] = np.ldexp(
         np.sign(mantissa), exponent - (np.abs(mantissa) < 0.75)
     )
-    return rounded.astype(weights.dtype)
+    return np.asarray(rounded, weights.dtype)  # a number as well
