@@ -10,9 +10,9 @@
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
 `capture` returns values inside the model, as `Captured`. `compare` says how far two models'
-predictions in a text are from each other, as a `Comparison`, and `verify` how far a model file is
-from its checkpoint, as a `Verification`. Options are the fields of `GenerateOptions`. Every error
-is a `TampuError`; `tampu.errors` has them all.
+predictions in a text are from each other, as a `Comparison`, and `verify` in which layer a model
+file differs from its checkpoint, as a `Verification`. Options are the fields of
+`GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported at their first use, so `import tampu` is fast.
 """

@@ -1,4 +1,4 @@
-"""`tampu verify`: compares a model file with its checkpoint: token ids, then logits."""
+"""`tampu verify`: compares a model file with its checkpoint, tokens first, then layer by layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def verify_command(
 ) -> None:
     """Compare a model file with the checkpoint that it was made of.
 
-    First the token ids of a text, then the logits. The exit code is 1 if they differ.
+    First the token ids of a text, then all parts of all layers, and the logits. The first that
+    differs is named. The exit code is 1 if there is one.
     """
     from tampu.evaluation.verification import TEXT, verify
 

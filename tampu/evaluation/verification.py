@@ -1,4 +1,4 @@
-"""Compares a model file with the checkpoint that it was made of: token ids, then logits."""
+"""Compares a model file with the checkpoint that it was made of: tokens, then layer by layer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ TEXT = "The quick brown fox jumps over the lazy dog. 3 + 4 = 7; def f(x): return
 """What is computed if no text is given: words, numbers, code, and letters of other languages."""
 DEFAULT_LIMIT = 0.01
 _MAX_TOKENS = 256
+# The parts of a layer in the order in which it computes them.
+_ORDER = (
+    "hidden_states", "attention_outputs", "mixer_outputs", "router_logits", "mlp_outputs",
+    "layer_outputs",
+)  # fmt: skip
 
 
 class NamedToken(NamedTuple):
@@ -49,7 +54,7 @@ class PartError:
     """How far the values of one part are from those of the checkpoint.
 
     Attributes:
-        part: "logits".
+        part: a point of `tampu.nn.points` with its layer, as "mlp_outputs:3", or "logits".
         error: the norm of the difference, divided by that of the checkpoint's values.
         position: the token at which the difference is largest.
     """
@@ -113,7 +118,7 @@ def verify(
 
     Raises:
         RequestError: for a checkpoint that is no folder, a text that is empty or cannot be read,
-            and models of other vocabularies.
+            and models of other layers or widths.
         TampuError: as `Engine.load`.
     """
     if not Path(checkpoint).is_dir():
@@ -153,11 +158,19 @@ def _named(model: Native, text: str) -> list[NamedToken]:
 
 def _errors(ours: Native, theirs: Native, tokens: Sequence[int]) -> Iterator[PartError]:
     """Yield the errors of all parts, in the order of their computation."""
-    rows, wanted = (each.logits(tokens, len(tokens)) for each in (ours, theirs))
-    if rows.shape != wanted.shape:
-        shapes = f"{rows.shape[1]} and {wanted.shape[1]}"
-        raise RequestError(f"the models have other vocabularies: {shapes} tokens")
-    yield _error("logits", rows, wanted)
+    mine, other = (_values(each, tokens) for each in (ours, theirs))
+    if mine.keys() != other.keys():
+        more = sorted({f"{name}:{layer}" for layer, name in mine.keys() ^ other.keys()})
+        raise RequestError(f"the models have other layers: only one of them has {more[0]}")
+    named = {f"{_ORDER[part]}:{layer}": key for key in sorted(mine) for layer, part in [key]}
+    pairs = [(name, mine[key], other[key]) for name, key in named.items()]
+    count = len(tokens)
+    pairs.append(("logits", ours.logits(tokens, count), theirs.logits(tokens, count)))
+    for name, rows, wanted in pairs:
+        if rows.shape != wanted.shape:
+            shapes = f"{rows.shape[1]} and {wanted.shape[1]}"
+            raise RequestError(f"the models have other widths: {name} has {shapes} values")
+        yield _error(name, rows, wanted)
 
 
 def _error(name: str, rows: Rows, wanted: Rows) -> PartError:
@@ -166,3 +179,15 @@ def _error(name: str, rows: Rows, wanted: Rows) -> PartError:
     total = float(np.linalg.norm(difference))
     error = total / scale if scale else total
     return PartError(name, error, int(difference.argmax()))
+
+
+def _values(model: Native, tokens: Sequence[int]) -> dict[tuple[int, int], Rows]:
+    """Return the values of all points, by the layer and the place in `_ORDER`."""
+    has = model.engine.runner.call(model.engine.model.graphs.find_points)
+    names = sorted({point.name for point in has})
+    captured = model.engine.capture([*tokens], names)
+    return {
+        (layer, _ORDER.index(name)): rows
+        for name in names
+        for layer, rows in captured[name].items()
+    }

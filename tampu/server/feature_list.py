@@ -22,6 +22,7 @@ from tampu.server.features.sessions.middleware import sessions
 from tampu.server.features.tokens.routes import tokens
 from tampu.server.features.tool_urls.routes import tool_urls
 from tampu.server.features.tracing.middleware import tracing
+from tampu.server.features.transcriptions.routes import transcriptions
 from tampu.server.features.usage.routes import TABLES as USAGE
 from tampu.server.features.usage.routes import usage
 from tampu.server.fields.media import ImageSource
@@ -31,7 +32,7 @@ from tampu.server.serving.serving import Serving
 
 _EVERYWHERE = (
     tracing, usage, page, responses, decisions, cohere, tool_urls, tokens, llama_server, adapters,
-    openapi,
+    transcriptions, openapi,
 )  # fmt: skip
 # Of all features, of those too that a server does not have: the versions count them together.
 TABLES = (*BATCHES, *USAGE, *RESPONSES)

@@ -1,4 +1,4 @@
-"""`tampu verify`: the first token at which a file is not its checkpoint, and its logits."""
+"""`tampu verify`: the first token, layer and part in which a file is not its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.laboratory import Laboratory, answer, relative_error
+from support.laboratory import Laboratory
+from support.observing import observed_points
 
 from tampu import Verification, verify
 from tampu.engine.engine import Engine
@@ -40,40 +41,56 @@ def test_a_file_is_its_checkpoint(laboratory: Laboratory) -> None:
     assert found.is_same
     assert (found.token_difference, found.first) == (None, None)
     assert max(part.error for part in found.parts) == 0.0
-    assert [part.part for part in found.parts] == ["logits"]
+    layers = len({part.part.partition(":")[2] for part in found.parts[:-2]})
+    kinds = ("hidden_states", "attention_outputs", "mlp_outputs", "layer_outputs")
+    expected = [f"{kind}:{layer}" for layer in range(layers) for kind in kinds]
+    assert [part.part for part in found.parts] == [*expected, f"hidden_states:{layers}", "logits"]
 
 
 @pytest.mark.parametrize(
-    "weight", ["model.embed_tokens.weight", f"{LAYER}mlp.down_proj.weight", "lm_head.weight"]
+    ("weight", "part"),
+    [
+        ("model.embed_tokens.weight", "hidden_states:0"),
+        (f"{LAYER}self_attn.o_proj.weight", "attention_outputs:1"),
+        (f"{LAYER}self_attn.q_proj.weight", "attention_outputs:1"),
+        (f"{LAYER}mlp.down_proj.weight", "mlp_outputs:1"),
+        (f"{LAYER}post_attention_layernorm.weight", "mlp_outputs:1"),
+        ("lm_head.weight", "logits"),
+    ],
 )
-def test_another_weight_shows_in_the_logits(
-    laboratory: Laboratory, tmp_path: Path, weight: str
+def test_the_first_part_that_differs_is_named(
+    laboratory: Laboratory, tmp_path: Path, weight: str, part: str
 ) -> None:
     found = verify(laboratory.file(NAME), changed(laboratory, tmp_path, weight), threads=1)
     assert found.token_difference is None
     assert found.first is not None
-    assert found.first.part == "logits"
+    assert found.first.part == part
     assert found.first.error > found.limit
+    index = [each.part for each in found.parts].index(part)
+    assert all(each.error == 0.0 for each in found.parts[:index])
 
 
-def test_the_error_is_that_of_the_logits_of_transformers(
+def test_errors_are_those_of_the_values_of_transformers(
     laboratory: Laboratory, tmp_path: Path
 ) -> None:
-    copy = changed(laboratory, tmp_path, "lm_head.weight")
+    copy = changed(laboratory, tmp_path, f"{LAYER}mlp.down_proj.weight")
     found = verify(laboratory.file(NAME), copy, threads=1)
     with Engine.load(laboratory.file(NAME), threads=1) as engine:
         ids = engine.tokenize(TEXT)
-    ours = answer(laboratory.reference(NAME), ids)
+    assert found.tokens == len(ids)
+    ours = observed_points(laboratory.reference(NAME), ids)["mlp_outputs"][1]
     theirs = ours * np.float32(1.5)
-    [part] = found.parts
-    assert part.error == pytest.approx(relative_error(ours, theirs), rel=1e-4)
-    assert part.position == int(np.linalg.norm(ours, axis=-1).argmax())
+    [part] = [each for each in found.parts if each.part == "mlp_outputs:1"]
+    expected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    assert part.error == pytest.approx(float(expected), rel=1e-4)
+    assert part.position == int(np.linalg.norm(ours - theirs, axis=-1).argmax())
 
 
 def test_a_quantization_is_within_a_limit_of_its_own(laboratory: Laboratory) -> None:
     arguments = (laboratory.file(NAME, "Q8_0"), laboratory.checkpoint(NAME))
     strict = verify(*arguments, threads=1, limit=1e-4)
     assert strict.first is not None
+    assert strict.first.part == "hidden_states:0"
     assert verify(*arguments, threads=1, limit=0.1).is_same
 
 
@@ -108,7 +125,7 @@ def test_the_command_prints_what_the_function_returns(
     assert found.first is not None
     code, out, _ = run("verify", file, "--against", copy, "--threads", 1)
     assert code == 1
-    assert out.endswith(f"first part over 0.01: logits, {found.first.error:.2e}\n")
+    assert out.endswith(f"first part over 0.01: mlp_outputs:1, {found.first.error:.2e}\n")
     code, out, _ = run("verify", file, "--against", copy, "--threads", 1, "--json")
     printed = json.loads(out)
     assert (code, printed["first"]["error"]) == (1, found.first.error)
@@ -126,7 +143,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
         (("none.gguf", "--against", folder), "none.gguf"),
         ((file, "--against", folder, "--text", empty), "the text is empty"),
         ((file, "--against", folder, "--limit", 0), "limit must be more than 0"),
-        (("demo", "--against", folder), "have other vocabularies: 1363 and"),
+        ((file, "--against", laboratory.checkpoint("qwen3moe")), "have other layers: only one"),
     ):
         code, out, err = run("verify", *arguments, "--threads", 1)
         assert (code, out) == (2, ""), (arguments, err)

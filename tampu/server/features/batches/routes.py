@@ -12,13 +12,13 @@ from starlette.responses import Response, StreamingResponse
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.features.batches.files import FileStore, Upload
-from tampu.server.features.batches.multipart import FormReader
 from tampu.server.features.batches.requests import BatchRequest, check_batch, check_upload
 from tampu.server.features.batches.runner import BatchRunner
 from tampu.server.features.batches.store import BatchStore
 from tampu.server.front.body import chunks
 from tampu.server.front.caller import current_caller
 from tampu.server.front.http_response import JSONResponse
+from tampu.server.front.multipart import FormReader
 from tampu.server.front.pagination import check_page, listed
 from tampu.server.front.routes import Access, get, post, raw
 

@@ -1,0 +1,1 @@
+"""Speech as text, in the form of OpenAI's API."""
