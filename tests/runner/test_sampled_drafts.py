@@ -169,7 +169,7 @@ SOURCES: dict[str, Callable[[PrefixTree], Guessing]] = {
 }
 QUICK = [("n-grams", False, 20_000), ("draft model", True, 10_000)]
 WHOLE = [
-    pytest.param(name, has_grammar, 10**6, marks=pytest.mark.slow)
+    pytest.param(name, has_grammar, 10**5, marks=pytest.mark.slow)
     for name in SOURCES
     for has_grammar in (False, True)
     if has_grammar or name != "grammar"
