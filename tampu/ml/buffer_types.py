@@ -105,7 +105,8 @@ def _packing(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> OpaquePo
     """Return the packed buffer type that supports all uses of a weight, if any."""
     if uses not in _ONLY_PRODUCTS:
         return None
+    is_of_experts = WeightUse.EXPERTS in uses
     for kind in backend.cpu.packed_buffer_types:
-        if backend.cpu.can_multiply(weight.pointer, kind):
+        if backend.cpu.can_multiply(weight.pointer, kind, is_of_experts=is_of_experts):
             return kind
     return None

@@ -143,19 +143,24 @@ class Device:
         kind = gg.ggml_backend_dev_host_buffer_type(self.handle)
         return int(kind) if kind else None
 
-    def can_multiply(self, weight: TensorPointer, kind: OpaquePointer) -> bool:
+    def can_multiply(
+        self, weight: TensorPointer, kind: OpaquePointer, *, is_of_experts: bool
+    ) -> bool:
         """Return whether the device multiplies by a weight that is in a buffer of this type.
+
+        Of a weight with several matrices a token takes a few, as those of experts, or all.
 
         ggml answers for an operation whose weight has a buffer, so the weight gets an empty one.
         """
         with _arena() as arena:
             header = weight.contents
-            if header.ne[2] > 1:
+            if is_of_experts:
                 rows = gg.ggml_new_tensor_3d(arena, gg.GGML_TYPE_F32, header.ne[0], 1, _TOKENS)
                 choice = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_I32, 1, _TOKENS)
                 product = gg.ggml_mul_mat_id(arena, weight, rows, choice)
             else:
-                rows = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F32, header.ne[0], _TOKENS)
+                shape = header.ne[0], _TOKENS, header.ne[2]
+                rows = gg.ggml_new_tensor_3d(arena, gg.GGML_TYPE_F32, *shape)
                 product = gg.ggml_mul_mat(arena, weight, rows)
             before, header.buffer = header.buffer, gg.ggml_backend_buft_alloc_buffer(kind, 0)
             supported = bool(gg.ggml_backend_dev_supports_op(self.handle, product))

@@ -158,12 +158,14 @@ def test_plain_weights_are_used_where_the_file_is_mapped(
         ((8, 64), "Q4_0", {WeightUse.ROWS}, False),
         ((8, 64), "F16", {WeightUse.PRODUCT}, False),
         ((8, 64), "F32", {WeightUse.PRODUCT}, False),
+        ((3, 8, 64), "Q4_0", {WeightUse.PRODUCT}, False),  # as the keys of latent attention
+        ((3, 8, 64), "Q4_0", {WeightUse.EXPERTS}, True),
     ],
 )
 def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
     backend: Backend,
     weights: Callable[..., Any],
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     kind: str,
     uses: set[WeightUse],
     is_packed: bool,
@@ -181,9 +183,10 @@ def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
     if WeightUse.PRODUCT in uses:
         kind_ = gguf.GGMLQuantizationType[kind]
         stored = gguf.quants.dequantize(gguf.quants.quantize(values, kind_), kind_)
-        x = floats(3, shape[1], seed=1)
-        scale = np.abs(x @ stored.T).max()
-        assert np.abs(product(backend, w, x) - x @ stored.T).max() < 0.03 * scale
+        x = floats(*shape[:-2], 3, shape[-1], seed=1)
+        expected = x @ np.swapaxes(stored, -1, -2)
+        scale = np.abs(expected).max()
+        assert np.abs(product(backend, w, x) - expected).max() < 0.03 * scale
 
 
 def test_weights_are_marked_as_weights(backend: Backend, weights: Callable[..., Any]) -> None:
