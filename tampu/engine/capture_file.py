@@ -49,6 +49,8 @@ class _File:
 
     def write(self, name: str, row: int, rows: npt.NDArray[np.generic]) -> None:
         """Write rows of a tensor, from one row on."""
+        if not len(rows):
+            return
         offset = self.layout.offsets[name] + row * (rows.nbytes // len(rows))
         with translate_os_errors(self.path):
             write_all(self.descriptor, rows.tobytes(), offset)

@@ -195,7 +195,12 @@ def _layer(name: str, layer: int, layers: Sequence[int]) -> int:
     ranges = f"{layers[0]} to {layers[-1]}"
     if len(layers) <= layers[-1] - layers[0]:
         ranges = ", ".join(map(str, layers))
-    raise RequestError(f"capture: layer {layer} has no {name}; layers {ranges} have it")
+    raise RequestError(f"capture: layer {_text(layer)} has no {name}; layers {ranges} have it")
+
+
+def _text(number: int) -> str:
+    """Return a number as text; Python refuses to write those of thousands of digits."""
+    return str(number) if number.bit_length() < 64 else "of more than 64 bits"
 
 
 def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | None:
@@ -206,7 +211,7 @@ def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | N
         if not 0 <= each < most:
             where = f"a prompt of {prompt} tokens"
             where += f" and an answer of at most {most - prompt}" if most > prompt else ""
-            raise RequestError(f"capture: position {given} is outside of {where}")
+            raise RequestError(f"capture: position {_text(given)} is outside of {where}")
     return np.unique(np.asarray(found, np.int32))
 
 

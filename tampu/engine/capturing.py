@@ -103,7 +103,7 @@ class CapturingModel(NativeModel):
             StoreError: if the file cannot be written, or the disk has too little space.
         """
         options = _options(points, layers, positions)
-        if not prompts:
+        if len(prompts) == 0:
             raise RequestError("prompts is empty")
         requests = [Capture(self._given(prompt), options, lora=dict(lora)) for prompt in prompts]
         return write_captures(self, Path(path), requests)
@@ -125,7 +125,7 @@ class CapturingModel(NativeModel):
         self.inputs.check_generates()
         graphs = self.model.graphs
         if not 1 <= top <= self.tokenizer.vocabulary_size:
-            raise RequestError(f"top must be 1 to {self.tokenizer.vocabulary_size}, not {top}")
+            raise RequestError(f"top must be 1 to {self.tokenizer.vocabulary_size}")
         found = self.capture(prompt, (LAYER_OUTPUTS,), layers, positions, lora)
         every = found[LAYER_OUTPUTS]
 
@@ -154,8 +154,8 @@ class CapturingModel(NativeModel):
 def _options(
     points: str | Sequence[str], layers: int | Sequence[int] | None, positions: Sequence[int] | None
 ) -> CaptureOptions:
-    if isinstance(layers, int):
-        layers = (layers,)
+    if isinstance(layers, int | np.integer):
+        layers = (int(layers),)
     return CaptureOptions(
         points=(points,) if isinstance(points, str) else tuple(points),
         layers=None if layers is None else tuple(map(int, layers)),

@@ -9,6 +9,7 @@ left is overwritten by the next. The kernel drops the lock with its process.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -66,6 +67,8 @@ def atomic_file(
         BlockingIOError: if another process is writing it.
         OSError: if it cannot be written; nothing has changed.
     """
+    if not path.name:  # as "." and "/"
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     partial = partial or path.with_name(f".{path.name}.partial")
     with _opened(partial, 0o666 if mode is None else 0o600) as file, ExitStack() as undo:
         undo.callback(partial.unlink, missing_ok=True)

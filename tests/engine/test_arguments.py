@@ -85,7 +85,15 @@ RIGHT: dict[str, dict[str, Any]] = {
     "logits": {"prompt": [3], "images": (), "chunk": None},
     "embed": {"texts": ["a"], "normalize": True, "late_chunking": False, "lora": {}},
     "embed_hybrid": {"texts": ["a"], "prompt": None},
-}
+    "capture": {
+        "prompt": [3], "points": "hidden_states", "layers": None, "positions": None, "lora": {},
+    },
+    "capture_file": {
+        "path": "values", "prompts": [[3]], "points": "hidden_states", "layers": None,
+        "positions": None, "lora": {},
+    },
+    "logit_lens": {"prompt": [3], "layers": None, "positions": None, "top": 1, "lora": {}},
+}  # fmt: skip
 WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan", "counts", "prepare"}
 CASES = [(name, argument) for name, arguments in RIGHT.items() for argument in arguments]
 

@@ -34,6 +34,12 @@ def test_an_error_in_the_block_leaves_the_old_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
+def test_a_path_without_a_name_is_refused() -> None:
+    for path in (Path(), Path("/")):
+        with pytest.raises(IsADirectoryError), atomic_file(path):
+            pass
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with atomic_file(path) as file:
