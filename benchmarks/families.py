@@ -2,8 +2,8 @@
 
     python -m benchmarks.families OUT --model deepseek2
 
-Phi-4-mini, ModernBERT base and BGE-M3 are whole; GLM-4.5-Air and DeepSeek V2 Lite are cut to a few
-of their layers. Decoders are in Q4_K_M, encoders in F16. The vocabulary is made up
+GLM-4.5-Air is cut to four of its layers; the others are whole (llama.cpp takes a model for DeepSeek
+V2 Lite by its number of layers). Decoders are in Q4_K_M, encoders in F16. The vocabulary is made up
 (`benchmarks.vocabulary`), with as many rows as the model's where it is whole. Models with Mamba 2
 are made by `benchmarks.state_space`, the rest is as in `benchmarks.random_models`.
 """
@@ -233,7 +233,7 @@ def _deepseek2() -> Family:
     return Family(
         name="DeepSeek V2 Lite",
         mix="Q4_K_M",
-        layers=8,
+        layers=27,
         vocabulary=FEW_WORDS,
         tensors={
             "token_embd.weight": (FEW_WORDS, hidden),
