@@ -64,3 +64,17 @@ def encoded(samples: Floats, kind: str, rate: int = 48_000, channels: int = 1) -
             container.mux(stream.encode(each))
         container.mux(stream.encode())
     return file.getvalue()
+
+
+def babble(seconds: float, seed: int = 0, loudness: float = 0.1) -> Floats:
+    """Return what is as loud as speech is: noise that rises and falls four times a second."""
+    random = np.random.default_rng(seed)
+    times = np.arange(int(seconds * RATE)) / RATE
+    syllables = np.abs(np.sin(2 * np.pi * 2 * times)) ** 2
+    return np.asarray(random.normal(0, loudness, len(times)) * syllables, np.float32)
+
+
+def pause(seconds: float, seed: int = 0, loudness: float = 0.001) -> Floats:
+    """Return a quiet noise."""
+    random = np.random.default_rng(seed)
+    return random.normal(0, loudness, int(seconds * RATE)).astype(np.float32)
