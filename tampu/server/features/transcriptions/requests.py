@@ -1,12 +1,11 @@
-"""The forms of transcriptions and translations, and what they ask of a model.
+"""The forms of transcriptions and translations.
 
-A model that hears is asked in a chat: the sound, then what to do. Fields that are not known are
-ignored, as in the other APIs; those that would change the answer are refused by name.
+Fields that are not known are ignored, as in the other APIs; those that would change the answer are
+refused by name.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +13,7 @@ import msgspec
 
 from tampu.audio import check_audio
 from tampu.errors import RequestError, require
-from tampu.server.fields.conversation import Conversation, check_can, with_conversation
-from tampu.server.fields.options import ModelBody, parse_limited
+from tampu.server.fields.transcription import instruction, transcription_request
 from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
@@ -24,10 +22,7 @@ _REFUSED = (
     "timestamp_granularities[]", "include[]", "known_speaker_names[]",
     "known_speaker_references[]", "keywords[]", "languages[]",
 )  # fmt: skip
-_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z -]{1,40}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
-_TRANSCRIBE = "Transcribe the speech exactly as it is spoken. Answer with the transcript alone."
-_TRANSLATE = "Translate the speech into English. Answer with the translation alone."
 
 
 class ModelField(msgspec.Struct):
@@ -89,7 +84,9 @@ def read_form(
         file=file,
         model=model,
         response_format=form,
-        instruction=_instruction(fields, translates=translates),
+        instruction=instruction(
+            fields.get("language", ""), fields.get("prompt", ""), translates=translates
+        ),
         temperature=_temperature(fields.get("temperature", "0")),
         stream=_FLAGS[stream],
     )
@@ -97,32 +94,14 @@ def read_form(
 
 def parse_transcription(form: TranscriptionForm, defaults: ModelDefaults) -> GenerationRequest:
     """Return the request for a transcript."""
-    check_can(defaults, "audio", form.model, "audio")
-    request = parse_limited(
-        ModelBody(model=form.model),
+    return transcription_request(
+        form.model,
+        form.file,
+        form.instruction,
         defaults,
-        ("max_tokens", None),
-        fields={"temperature": form.temperature},
+        temperature=form.temperature,
         is_streamed=form.stream,
     )
-    message = {"role": "user", "content": form.instruction, "images": [form.file]}
-    conversation = Conversation(
-        messages=(message,), think=False, is_whole=True, plain=form.instruction
-    )
-    return with_conversation(request, conversation, defaults)
-
-
-def _instruction(fields: Mapping[str, str], *, translates: bool) -> str:
-    parts = [_TRANSLATE if translates else _TRANSCRIBE]
-    language, prompt = fields.get("language", ""), fields.get("prompt", "").strip()
-    if language:
-        require(not translates, "language is not supported here: a translation is in English")
-        is_word = _LANGUAGE.fullmatch(language) is not None
-        require(is_word, f"language must be a code such as en, not {language[:50]!r}")
-        parts.append(f"The language is {language}.")
-    if prompt:
-        parts.append(f"Words and style that are likely: {prompt}")
-    return "\n".join(parts)
 
 
 def _temperature(text: str) -> float:
