@@ -27,7 +27,6 @@ LONG_FILES = {
     "engine/engine.py": "the Python API: a third of it are the docstrings of its methods",
     "ml/backend.py": "to be divided: memory of graphs, and computing them",
     "ml/tensor.py": "the operations, one method each",
-    "runner/graph_cache.py": "to be divided: graphs of decoders, and of encoders of images",
 }
 # Functions with more lines, and why.
 LONG_FUNCTIONS = {
@@ -45,7 +44,6 @@ LARGE_CLASSES = {
     "ml/context.py: Context": "the graph's nodes: a method for each thing that is made in it",
     "ml/metadata.py: Metadata": "a typed getter for each type of value",
     "ml/tensor.py: Tensor": "the operations, one method each",
-    "runner/graph_cache.py: GraphCache": "to be divided: decoders, and encoders of images",
     "runner/loop.py: EngineLoop": "to be divided: what other threads call, and the loop",
     "server/features/responses/output.py: ResponseWriter": "a method for each event",
     "tokenizer/tokenizer.py: Tokenizer": "what a tokenizer is asked for, one method each",

@@ -4,56 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import TampuError
 from tampu.kvcache import Cache
-from tampu.kvcache.causal import FUSED_FROM
-from tampu.ml import Backend, Context, GGMLType, Tensor
+from tampu.ml import Backend
 from tampu.ml.backend import Computed
 from tampu.ml.device_tokens import DeviceTokens
-from tampu.ml.tensor import Shape
-from tampu.ml.top_k import find_top_k, with_logits, with_rows
-from tampu.nn import Batch, CrossAttentionInputs, LayerCache, Model, PreparedImage
-from tampu.nn.lora import AdapterStacks, ChosenAdapters, Pair
-from tampu.nn.points import ModelPoints, Point
-from tampu.runner.capture import GraphCapture
+from tampu.nn import Model, PreparedImage
+from tampu.nn.lora import AdapterStacks, Pair
+from tampu.nn.points import Point
 from tampu.runner.context_shift import shift_keys
-from tampu.runner.graph_shape import GraphShape, adapter_inputs
-from tampu.runner.images import EncoderChunk, PartialEmbedding
-from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
+from tampu.runner.graph_builder import DATA_TYPES, Data, Graph, GraphBuilder
+from tampu.runner.graph_shape import GraphShape
+from tampu.runner.images import PartialEmbedding
+from tampu.runner.step_inputs import StepInputs
 
 log = logging.getLogger("tampu.runner")
-
-Data: TypeAlias = npt.NDArray[np.generic]
 
 _MAX_GRAPHS = 32
 _TICK_S = 1.0
 _MAX_ENCODERS = 2  # each for one size of images, or one chunk
-_TYPES = {
-    np.dtype(np.float32): GGMLType.F32,
-    np.dtype(np.float16): GGMLType.F16,
-    np.dtype(np.int32): GGMLType.I32,
-    np.dtype(np.int64): GGMLType.I64,
-}
-_DATA_TYPES = {type: data for data, type in _TYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """A graph that can be computed."""
-
-    context: Context
-    inputs: list[Tensor]
-    result: Tensor
-    captured: Mapping[Point, Tensor]
-    is_complete: bool = True
 
 
 class WarmUpBatch(NamedTuple):
@@ -81,7 +58,7 @@ class PreparedGraph:
         is_new: whether the graph was built for it, not reused.
     """
 
-    graph: _Graph
+    graph: Graph
     data: list[Data]
     is_new: bool
 
@@ -100,13 +77,44 @@ class GraphCounts:
     evicted: int = 0
 
 
+class _LRUGraphs:
+    """Graphs by key; the least recently used of more than `limit` are evicted."""
+
+    def __init__(self, limit: int, counts: GraphCounts) -> None:
+        self._limit = max(limit, 2)  # one may be computing while one is planned
+        self._counts = counts
+        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def get(self, key: Hashable, build: Callable[[], Graph]) -> Graph:
+        """Return the graph of a key, built if there is none."""
+        if key in self._graphs:
+            self._counts.reused += 1
+            self._graphs.move_to_end(key)
+            return self._graphs[key]
+        self._counts.built += 1
+        graph = self._graphs[key] = build()
+        while len(self._graphs) > self._limit:
+            self._graphs.popitem(last=False)[1].context.close()
+            self._counts.evicted += 1
+        return graph
+
+    def clear(self) -> None:
+        """Free all graphs."""
+        while self._graphs:
+            self._graphs.popitem()[1].context.close()
+
+
 class GraphCache:
-    """Builds the model's graphs, computes steps with them, and counts both (`counts`).
+    """Builds and keeps the model's graphs, computes steps with them, and counts both (`counts`).
 
     Attributes:
         backend: computes them.
         model: whose graphs they are.
-        adapters: those that requests choose, in the graph that is being built.
+        keeps_tokens: whether a step with one candidate per output leaves them on the device for the
+            next.
     """
 
     def __init__(
@@ -120,18 +128,16 @@ class GraphCache:
     ) -> None:
         self.backend = backend
         self.model = model
+        self.counts = GraphCounts()
+        self.keeps_tokens = device_tokens is not None
         self._cache = cache
-        self._device_tokens = device_tokens
-        self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._limit = _MAX_GRAPHS if reuse else 0
+        self._builder = GraphBuilder(backend, model, cache, device_tokens)
+        self._decoders = _LRUGraphs(_MAX_GRAPHS if reuse else 0, self.counts)
+        self._encoders = _LRUGraphs(_MAX_ENCODERS, self.counts)
         self._reserved = 0
         self._reservation = (0, 0, (0, 0))
-        self.adapters = ChosenAdapters()
-        self._points = ModelPoints(model)
         self._widths: Mapping[Point, int] | None = None
-        self._stacks = AdapterStacks(model, [], backend, self.adapters)
-        self.counts = GraphCounts()
+        self._stacks = AdapterStacks(model, [], backend, self._builder.adapters)
 
     @property
     def largest_group(self) -> int:
@@ -144,11 +150,6 @@ class GraphCache:
     def max_bidirectional_tokens(self) -> int | None:
         """The maximum text length of a bidirectional model; None for causal models."""
         return self.model.max_bidirectional_tokens
-
-    @property
-    def keeps_tokens(self) -> bool:
-        """Whether a step with one candidate per output leaves them on the device for the next."""
-        return self._device_tokens is not None
 
     @property
     def positions_per_token(self) -> int:
@@ -164,9 +165,11 @@ class GraphCache:
         """Return the points at which texts can be captured, and the features of each."""
         if self._widths is None:
             views = next(self._cache.views_by_fill(1))
-            every = tuple(Point(name, n) for name, of in self._points.layers.items() for n in of)
+            every = tuple(
+                Point(name, n) for name, of in self._builder.points.layers.items() for n in of
+            )
             shape = GraphShape(1, views, 1, wants_logits=False, captured=every, captured_rows=1)
-            graph = self._build(shape)
+            graph = self._builder.build(shape)
             self._widths = {point: each.shape[-1] for point, each in graph.captured.items()}
             graph.context.close()
         return self._widths
@@ -183,7 +186,7 @@ class GraphCache:
             OutOfMemoryError: if it does not fit.
         """
         self._reservation = tokens, outputs, best
-        for graph in self._largest(tokens, outputs, best):
+        for graph in self._builder.largest(tokens, outputs, best, int(bool(self._stacks))):
             try:
                 self.backend.reserve(graph.context)
             finally:
@@ -196,31 +199,8 @@ class GraphCache:
         Raises:
             ShapeError: if weights do not match each other or the model's options.
         """
-        for graph in self._largest(tokens, 1, (0, 0)):
+        for graph in self._builder.largest(tokens, 1, (0, 0), int(bool(self._stacks))):
             graph.context.close()
-
-    def _largest(self, tokens: int, outputs: int, best: tuple[int, int]) -> Iterator[_Graph]:
-        """Yield the graphs that need the most memory; the caller closes each."""
-        for count in (tokens, min(tokens, FUSED_FROM - 1)):
-            for views in self._cache.views_by_fill(count):  # memory use varies
-                shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
-                shape = shape._replace(adapters=int(bool(self._stacks)))
-                yield self._build(shape)
-                if best[1]:
-                    outputs_of_best = min(best[0], count)
-                    shape = shape._replace(outputs=outputs_of_best, candidates=best[1])
-                    shape = shape._replace(in_full=most_in_full(outputs_of_best))
-                    yield self._build(shape)
-        for encoder in self.model.encoders:
-            largest = encoder.largest()
-            embedding = yield from self._encoders_of(largest)
-            fullest = next(self._cache.views_by_fill(tokens))
-            shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
-            if largest.placeholders.is_cross:
-                shape = shape._replace(crossed=embedding)
-            else:
-                shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
-            yield self._build(shape)
 
     def stack_adapters(self, adapters: Sequence[Mapping[str, Pair]]) -> None:
         """Replace the adapters that requests may choose, between two steps.
@@ -233,7 +213,7 @@ class GraphCache:
             ShapeError: if one changes what is not computed token by token; likewise.
         """
         self.backend.wait()
-        stacks = AdapterStacks(self.model, adapters, self.backend, self.adapters)
+        stacks = AdapterStacks(self.model, adapters, self.backend, self._builder.adapters)
         self.close()
         before, self._stacks = self._stacks, stacks
         try:
@@ -273,9 +253,9 @@ class GraphCache:
             fills = [*self._cache.views_by_fill(batch.tokens)]
             views = fills[0] if batch.is_full else fills[-1]
             shape = GraphShape(batch.tokens, views, min(outputs, batch.tokens), wants_logits=True)
-            graph = self._build(shape._replace(candidates=batch.candidates))
+            graph = self._builder.build(shape._replace(candidates=batch.candidates))
             try:
-                data = [np.zeros(each.shape, _DATA_TYPES[each.type]) for each in graph.inputs]
+                data = [np.zeros(each.shape, DATA_TYPES[each.type]) for each in graph.inputs]
                 data[0] += np.arange(batch.tokens, dtype=np.int32) % batch.words
                 cached = self._cache.scratch(batch.tokens, views, cells or [0] * len(views))
                 data[len(data) - len(cached) :] = cached
@@ -298,19 +278,9 @@ class GraphCache:
         """Prepare the graph and the data of a step; computes nothing."""
         cached = self._cache.step(step.segments)
         built = self.counts.built
-        graph = self._graph(GraphShape.of(step, cached.views))
-        data: list[Data] = [step.tokens, step.positions, step.outputs]
-        data += [step.sources] if self._device_tokens else []
-        data += [] if step.in_full is None else [step.in_full]
-        if step.embeddings is not None and step.embedded_rows is not None:
-            data += [step.embeddings, step.embedded_rows]
-        if step.crossing is not None:
-            data += crossing_data(step.crossing)
-        if step.adapters is not None:
-            data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
-        if step.captured is not None:
-            data += [step.captured.rows, np.arange(len(step.tokens), dtype=np.int32)]
-        data += cached.arrays
+        shape = GraphShape.of(step, cached.views)
+        graph = self._decoders.get(shape, lambda: self._builder.build(shape))
+        data = self._builder.data(step, cached)
         return PreparedGraph(graph, data, self.counts.built > built)
 
     def prepare_image(
@@ -322,12 +292,8 @@ class GraphCache:
         """
         built = self.counts.built
         number = partial.chunks if partial else 0
-        graph = self._kept_or_new(
-            self._encoders,
-            _MAX_ENCODERS,
-            (image.is_audio, image.key, number),
-            lambda: self._encoder(image, number),
-        )
+        key = image.is_audio, image.key, number
+        graph = self._encoders.get(key, lambda: self._builder.build_encoder(image, number))
         data: list[Data] = [np.ascontiguousarray(array) for array in image.arrays.values()]
         data += [partial.rows] if partial else []
         return PreparedGraph(graph, data, self.counts.built > built)
@@ -360,134 +326,7 @@ class GraphCache:
 
     def close(self) -> None:
         """Wait for the graph that is computing, if any, and free all graphs."""
-        if self._kept or self._encoders:
+        if self._decoders or self._encoders:
             self.backend.wait()
-        for kept in (self._kept, self._encoders):
-            while kept:
-                kept.popitem()[1].context.close()
-
-    # -- inside ----------------------------------------------------------------------------------
-
-    def _graph(self, shape: GraphShape) -> _Graph:
-        return self._kept_or_new(self._kept, self._limit, shape, lambda: self._build(shape))
-
-    def _kept_or_new(
-        self,
-        kept: OrderedDict[Hashable, _Graph],
-        limit: int,
-        key: Hashable,
-        build: Callable[[], _Graph],
-    ) -> _Graph:
-        if key in kept:
-            self.counts.reused += 1
-            kept.move_to_end(key)
-            return kept[key]
-        self.counts.built += 1
-        graph = kept[key] = build()
-        while len(kept) > max(limit, 2):  # one may be computing while one is planned
-            kept.popitem(last=False)[1].context.close()
-            self.counts.evicted += 1
-        return graph
-
-    def _encoders_of(self, image: PreparedImage) -> Generator[_Graph, None, Shape]:
-        """Yield the graph of each chunk, which the caller closes; return the embedding's shape."""
-        number = 0
-        while True:
-            chunk = self._encoder(image, number)
-            shape, is_complete = chunk.result.shape, chunk.is_complete
-            yield chunk
-            if is_complete:
-                return shape
-            number += 1
-
-    def _build(self, shape: GraphShape) -> _Graph:
-        context = self.backend.context()
-        try:
-            return self._built(shape, context)
-        except TampuError:
-            context.close()
-            raise
-
-    def _built(self, shape: GraphShape, context: Context) -> _Graph:
-        n, per_token = shape.tokens, self.model.positions_per_token
-        batch = Batch(
-            context.input("tokens", (n,), GGMLType.I32),
-            context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
-            context.input("outputs", (shape.outputs,), GGMLType.I32),
-        )
-        inputs = [batch.tokens, batch.positions, batch.outputs]
-        if self._device_tokens:
-            inputs.append(context.input("sources", (n,), GGMLType.I32))
-            batch = replace(batch, tokens=self._device_tokens.select(batch.tokens, inputs[-1]))
-        if shape.in_full:
-            inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
-        in_full = inputs[-1]
-        if shape.embedded:
-            embeddings = context.input("embeddings", shape.embedded, GGMLType.F32)
-            rows = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
-            batch = replace(batch, embeddings=embeddings, embedded_rows=rows)
-            inputs += [embeddings, rows]
-        if shape.crossed:
-            crossed = CrossAttentionInputs(
-                context.input("image", shape.crossed, GGMLType.F32, is_persistent=True),
-                context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
-                context.input("seeing", (n, 1), GGMLType.F32),
-            )
-            batch = replace(batch, cross_attention=crossed)
-            inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
-        adapters = [
-            adapter_inputs(context, rows, shape.adapters)
-            for rows in ((n, shape.outputs) if shape.adapters else ())
-        ]
-        inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
-        capture = GraphCapture(context, n, shape.captured_rows) if shape.captured else None
-        inputs += capture.inputs if capture else ()
-        cache = self._cache.build(context, n, shape.views)
-        with self.adapters.building(*reversed(adapters)):
-            result = self._hidden(batch, cache.layers, shape.captured, capture)
-            if shape.wants_logits:
-                result = self.model.head(result)
-            if shape.candidates:
-                found = find_top_k(result, shape.candidates)
-                if self._device_tokens and shape.candidates == 1:
-                    context.forward(self._device_tokens.store(found, result.shape[1]))
-                best = with_logits(found, result)
-                result = with_rows(best, result, in_full) if shape.in_full else best
-        context.output(result)
-        seen = capture.found if capture else {}
-        captured = {point: seen[point] for point in shape.captured if point in seen}
-        return _Graph(context, [*inputs, *cache.inputs], result, captured)
-
-    def _hidden(
-        self,
-        batch: Batch,
-        caches: Sequence[LayerCache],
-        points: tuple[Point, ...],
-        capture: GraphCapture | None,
-    ) -> Tensor:
-        """Return the final hidden states of a batch's outputs, and capture values at points."""
-        if capture is None:
-            return self.model.hidden(batch, caches)
-        with self._points.seen(points, capture.see):
-            states = self.model.hidden(replace(batch, outputs=capture.every), caches)
-        if self._points.last in points:
-            states = capture.see(self._points.last, states)
-        return states.rows(batch.outputs)
-
-    def _encoder(self, image: PreparedImage, number: int) -> _Graph:
-        encoder = self.model.encoder_of(image)
-        context = self.backend.context()
-        try:
-            inputs = {
-                name: context.input(name, array.shape, _TYPES[array.dtype])
-                for name, array in image.arrays.items()
-            }
-            chunk = EncoderChunk(context, number)
-            embedding = encoder.encode(context, image.key, inputs)
-            is_complete = chunk.result is None
-            result = context.output(embedding if chunk.result is None else chunk.result)
-            given = [chunk.given] if chunk.given else []
-            return _Graph(context, [*inputs.values(), *given], result, {}, is_complete)
-        except TampuError:
-            context.close()
-            raise
+        self._decoders.clear()
+        self._encoders.clear()

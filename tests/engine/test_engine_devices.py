@@ -127,7 +127,7 @@ def operations(engine: Engine, tokens: int) -> Counter[str]:
     """Return how often each of ggml's operations is in the graph of a prompt."""
     graphs = engine.runner.graphs
     shape = GraphShape(tokens, (CellRange(0, 256),), 1, wants_logits=True)
-    graph = graphs._build(shape).context
+    graph = graphs._builder.build(shape).context
     nodes = [gg.ggml_graph_node(graph.graph, n) for n in range(gg.ggml_graph_n_nodes(graph.graph))]
     found = Counter(gg.ggml_op_name(node.contents.op).decode() for node in nodes)
     graph.close()

@@ -1,0 +1,229 @@
+"""Builds the graphs of a model: of a step, and of each chunk of an image's encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import TampuError
+from tampu.kvcache import Cache, CacheStep
+from tampu.kvcache.causal import FUSED_FROM
+from tampu.ml import Backend, Context, GGMLType, Tensor
+from tampu.ml.device_tokens import DeviceTokens
+from tampu.ml.tensor import Shape
+from tampu.ml.top_k import find_top_k, with_logits, with_rows
+from tampu.nn import Batch, CrossAttentionInputs, LayerCache, Model, PreparedImage
+from tampu.nn.lora import ChosenAdapters
+from tampu.nn.points import ModelPoints, Point
+from tampu.runner.capture import GraphCapture
+from tampu.runner.graph_shape import GraphShape, adapter_inputs
+from tampu.runner.images import EncoderChunk
+from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
+
+Data: TypeAlias = npt.NDArray[np.generic]
+
+_TYPES = {
+    np.dtype(np.float32): GGMLType.F32,
+    np.dtype(np.float16): GGMLType.F16,
+    np.dtype(np.int32): GGMLType.I32,
+    np.dtype(np.int64): GGMLType.I64,
+}
+DATA_TYPES = {type: data for data, type in _TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph that can be computed.
+
+    Attributes:
+        context: which its owner closes.
+        inputs: in the order in which their data are given.
+        result: the outputs of a step, an image's embedding, or the input of the next chunk.
+        captured: the values at points.
+        is_complete: whether the result is final, or the input of an encoder's next chunk.
+    """
+
+    context: Context
+    inputs: list[Tensor]
+    result: Tensor
+    captured: Mapping[Point, Tensor]
+    is_complete: bool = True
+
+
+class GraphBuilder:
+    """Builds the graphs of a model. The caller closes the context of each.
+
+    Attributes:
+        adapters: those that requests choose, in the graph that is being built.
+        points: at which values can be captured.
+    """
+
+    def __init__(
+        self, backend: Backend, model: Model, cache: Cache, device_tokens: DeviceTokens | None
+    ) -> None:
+        self.adapters = ChosenAdapters()
+        self.points = ModelPoints(model)
+        self._backend = backend
+        self._model = model
+        self._cache = cache
+        self._device_tokens = device_tokens
+
+    def build(self, shape: GraphShape) -> Graph:
+        """Build the graph of a step.
+
+        Raises:
+            ShapeError: if weights do not match each other or the model's options.
+        """
+        context = self._backend.context()
+        try:
+            return self._built(shape, context)
+        except TampuError:
+            context.close()
+            raise
+
+    def data(self, step: StepInputs, cached: CacheStep) -> list[Data]:
+        """Return the data of a step's inputs, in the order of `Graph.inputs`."""
+        data: list[Data] = [step.tokens, step.positions, step.outputs]
+        data += [step.sources] if self._device_tokens else []
+        data += [] if step.in_full is None else [step.in_full]
+        if step.embeddings is not None and step.embedded_rows is not None:
+            data += [step.embeddings, step.embedded_rows]
+        if step.crossing is not None:
+            data += crossing_data(step.crossing)
+        if step.adapters is not None:
+            data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
+        if step.captured is not None:
+            data += [step.captured.rows, np.arange(len(step.tokens), dtype=np.int32)]
+        return [*data, *cached.arrays]
+
+    def build_encoder(self, image: PreparedImage, number: int) -> Graph:
+        """Build the graph of an image's encoder, or of one of its chunks; the first is number 0."""
+        encoder = self._model.encoder_of(image)
+        context = self._backend.context()
+        try:
+            inputs = {
+                name: context.input(name, array.shape, _TYPES[array.dtype])
+                for name, array in image.arrays.items()
+            }
+            chunk = EncoderChunk(context, number)
+            embedding = encoder.encode(context, image.key, inputs)
+            is_complete = chunk.result is None
+            result = context.output(embedding if chunk.result is None else chunk.result)
+            given = [chunk.given] if chunk.given else []
+            return Graph(context, [*inputs.values(), *given], result, {}, is_complete)
+        except TampuError:
+            context.close()
+            raise
+
+    def largest(
+        self, tokens: int, outputs: int, best: tuple[int, int], adapters: int
+    ) -> Iterator[Graph]:
+        """Yield the graphs that need the most memory.
+
+        Args:
+            tokens: in a batch.
+            outputs: of a batch that returns all logits.
+            best: the outputs of one that returns the best, and how many; (0, 0): none does.
+            adapters: of each token.
+        """
+        for count in (tokens, min(tokens, FUSED_FROM - 1)):
+            for views in self._cache.views_by_fill(count):  # memory use varies
+                shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
+                shape = shape._replace(adapters=adapters)
+                yield self.build(shape)
+                if best[1]:
+                    outputs_of_best = min(best[0], count)
+                    shape = shape._replace(outputs=outputs_of_best, candidates=best[1])
+                    shape = shape._replace(in_full=most_in_full(outputs_of_best))
+                    yield self.build(shape)
+        for encoder in self._model.encoders:
+            largest = encoder.largest()
+            embedding = yield from self._encoders_of(largest)
+            fullest = next(self._cache.views_by_fill(tokens))
+            shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
+            if largest.placeholders.is_cross:
+                shape = shape._replace(crossed=embedding)
+            else:
+                shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
+            yield self.build(shape)
+
+    def _encoders_of(self, image: PreparedImage) -> Generator[Graph, None, Shape]:
+        """Yield the graph of each chunk, which the caller closes; return the embedding's shape."""
+        number = 0
+        while True:
+            chunk = self.build_encoder(image, number)
+            shape, is_complete = chunk.result.shape, chunk.is_complete
+            yield chunk
+            if is_complete:
+                return shape
+            number += 1
+
+    def _built(self, shape: GraphShape, context: Context) -> Graph:
+        n, per_token = shape.tokens, self._model.positions_per_token
+        batch = Batch(
+            context.input("tokens", (n,), GGMLType.I32),
+            context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
+            context.input("outputs", (shape.outputs,), GGMLType.I32),
+        )
+        inputs = [batch.tokens, batch.positions, batch.outputs]
+        if self._device_tokens:
+            inputs.append(context.input("sources", (n,), GGMLType.I32))
+            batch = replace(batch, tokens=self._device_tokens.select(batch.tokens, inputs[-1]))
+        if shape.in_full:
+            inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
+        in_full = inputs[-1]
+        if shape.embedded:
+            embeddings = context.input("embeddings", shape.embedded, GGMLType.F32)
+            rows = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
+            batch = replace(batch, embeddings=embeddings, embedded_rows=rows)
+            inputs += [embeddings, rows]
+        if shape.crossed:
+            crossed = CrossAttentionInputs(
+                context.input("image", shape.crossed, GGMLType.F32, is_persistent=True),
+                context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
+                context.input("seeing", (n, 1), GGMLType.F32),
+            )
+            batch = replace(batch, cross_attention=crossed)
+            inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
+        adapters = [
+            adapter_inputs(context, rows, shape.adapters)
+            for rows in ((n, shape.outputs) if shape.adapters else ())
+        ]
+        inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
+        capture = GraphCapture(context, n, shape.captured_rows) if shape.captured else None
+        inputs += capture.inputs if capture else ()
+        cache = self._cache.build(context, n, shape.views)
+        with self.adapters.building(*reversed(adapters)):
+            result = self._hidden(batch, cache.layers, shape.captured, capture)
+            if shape.wants_logits:
+                result = self._model.head(result)
+            if shape.candidates:
+                found = find_top_k(result, shape.candidates)
+                if self._device_tokens and shape.candidates == 1:
+                    context.forward(self._device_tokens.store(found, result.shape[1]))
+                best = with_logits(found, result)
+                result = with_rows(best, result, in_full) if shape.in_full else best
+        context.output(result)
+        seen = capture.found if capture else {}
+        captured = {point: seen[point] for point in shape.captured if point in seen}
+        return Graph(context, [*inputs, *cache.inputs], result, captured)
+
+    def _hidden(
+        self,
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        points: tuple[Point, ...],
+        capture: GraphCapture | None,
+    ) -> Tensor:
+        """Return the final hidden states of a batch's outputs, and capture values at points."""
+        if capture is None:
+            return self._model.hidden(batch, caches)
+        with self.points.seen(points, capture.see):
+            states = self._model.hidden(replace(batch, outputs=capture.every), caches)
+        if self.points.last in points:
+            states = capture.see(self.points.last, states)
+        return states.rows(batch.outputs)
