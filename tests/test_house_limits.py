@@ -44,7 +44,6 @@ LARGE_CLASSES = {
     "ml/context.py: Context": "the graph's nodes: a method for each thing that is made in it",
     "ml/metadata.py: Metadata": "a typed getter for each type of value",
     "ml/tensor.py: Tensor": "the operations, one method each",
-    "runner/loop.py: EngineLoop": "to be divided: what other threads call, and the loop",
     "server/features/responses/output.py: ResponseWriter": "a method for each event",
     "tokenizer/tokenizer.py: Tokenizer": "what a tokenizer is asked for, one method each",
 }  # fmt: skip

@@ -1,7 +1,6 @@
-"""The run loop: plans a batch while the previous one computes, then samples, launches, delivers.
+"""The run loop's thread: admits what other threads submit, and computes one step after the other.
 
-It works with sequences, batches and the cache, whatever the architecture and the API. It runs on
-its own thread; callers pass it sequences through `submit`.
+Callers pass it sequences through `submit`; what a step does is in `engine_core.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import DeviceLostError, RunnerDiedError, TampuError
+from tampu.errors import RunnerDiedError
+from tampu.runner.engine_core import EngineCore
 from tampu.runner.graph_cache import GraphCache
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.jobs import ForwardJob, ImageJob, Job, PreparedStep, Step
+from tampu.runner.jobs import ForwardJob, Step
 from tampu.runner.kv_connector import KVLoad
-from tampu.runner.output_processor import OutputProcessor, StepTokens
+from tampu.runner.output_processor import OutputProcessor
 from tampu.runner.recorder import RunnerSnapshot
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
@@ -68,6 +68,9 @@ class EngineLoop:
         self._scheduler = scheduler
         self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
         self._warm_up = warm_up or IdleWarmUp(graphs, scheduler.kv_manager, 0)
+        self._core = EngineCore(
+            scheduler, graphs, self._outputs, self._warm_up, self.stats, self.watchdog
+        )
         self._inbox: queue.SimpleQueue[Sequence | KVLoad | Call | None] = queue.SimpleQueue()
         self._observers: queue.SimpleQueue[Future[RunnerSnapshot]] = queue.SimpleQueue()
         self._stopped = threading.Event()
@@ -162,36 +165,14 @@ class EngineLoop:
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until closed. The step in flight is the loop's only state.
-
-        A step whose unknown tokens the device chooses is launched before the one in flight is done.
-        """
+        """Run until closed. The step in flight is the loop's only state."""
         in_flight: Step | None = None
         while not self._stopped.is_set():
             start_ns = time.perf_counter_ns()
             self.admit(in_flight, block=in_flight is None and self._scheduler.is_idle)
-            self.watchdog.busy("planning")
-            prepared = self.prepare(in_flight)  # while `in_flight` computes
-            follows = self.follows(prepared, in_flight)
-            launched = self.launch(prepared, in_flight) if follows else None  # queued behind it
-            sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
-            if not follows:
-                prepared = self.with_drafts(prepared, in_flight)  # its tokens are known now
-            if launched and sampled is None:
-                self._drop(launched)  # what it read was never computed
-                launched = None
-            self._scheduler.connector.step_done()
-            launched = launched if follows else self.launch(prepared)
-            if in_flight and launched:
-                in_flight.job.replaced((launched.launched_ns - in_flight.launched_ns) / 1e9)
+            launched = self._core.step(in_flight)
             if in_flight:
-                self.deliver(in_flight, sampled or {})  # while `launched` computes
                 self.stats.iterated(start_ns)
-            elif launched is None and self._scheduler.is_idle:
-                self._scheduler.check()
-                self.graphs.check_reservation()
-            if launched is None:
-                self._scheduler.connector.step_done()
             self.answer_observers()  # while `launched` computes
             in_flight = launched
         if in_flight:
@@ -218,93 +199,6 @@ class EngineLoop:
         self._scheduler.preempt(_sequences(in_flight) if in_flight else ())
         self._scheduler.start_waiting()
 
-    def prepare(self, in_flight: Step | None) -> PreparedStep | None:
-        """Choose the next job and prepare its graph and inputs, except for unknown tokens.
-
-        None too if drafts are in flight: which tokens come next depends on how many are right.
-        """
-        if in_flight and in_flight.job.has_drafts:
-            return None
-        start_ns = time.perf_counter_ns()
-        job = self._next(in_flight)
-        if job is None:
-            return None
-        planned_ns = time.perf_counter_ns()
-        try:
-            prepared = job.prepare(self.graphs)
-        except TampuError as error:
-            job.fail(error)
-            return None
-        self.stats.prepared(job, prepared, start_ns, planned_ns)
-        return PreparedStep(job, prepared)
-
-    def finish(self, step: Step) -> StepTokens | None:
-        """Wait for a step and sample the next token of each sequence that gets one.
-
-        Returns:
-            The tokens; None if the step failed, which has ended its requests.
-        """
-        wait_ns, job = time.perf_counter_ns(), step.job
-        self.watchdog.wait(job.kind, job.size)
-        try:
-            computed = step.result.result()
-        except DeviceLostError:
-            raise  # the cache is lost, so the loop ends, and with it a model's process
-        except TampuError as error:
-            job.fail(error)
-            return None
-        self.watchdog.computed(job.kind, job.size, computed.compute_ns / 1e9)
-        self.stats.computed(job, computed, wait_ns)
-        start_ns = time.perf_counter_ns()
-        sampled = job.finish(computed, step.prepared)
-        self.stats.span("sample", start_ns, len(sampled))
-        job.measured((time.perf_counter_ns() - max(step.launched_ns, computed.began_ns)) / 1e9)
-        return sampled
-
-    def with_drafts(
-        self, prepared: PreparedStep | None, in_flight: Step | None
-    ) -> PreparedStep | None:
-        """Plan the next step again if drafts of its answers' tokens can be had now.
-
-        Args:
-            prepared: the step, as planned before the one in flight was done; None: it was not.
-            in_flight: the step that is done.
-        """
-        if prepared is None:
-            return self.prepare(None) if in_flight and in_flight.job.has_drafts else None
-        return self.prepare(None) if prepared.job.withdraw() else prepared
-
-    def follows(self, step: PreparedStep | None, in_flight: Step | None) -> bool:
-        """Return whether a prepared step can be launched before the one in flight is done."""
-        if step is None or in_flight is None or not self.graphs.keeps_tokens:
-            return False
-        return step.job.follows(in_flight.job)
-
-    def launch(self, step: PreparedStep | None, before: Step | None = None) -> Step | None:
-        """Start computing a prepared step, now that its tokens are known.
-
-        Args:
-            step: it.
-            before: a step in flight that it follows.
-        """
-        if step is None or not step.job.fill(before.job if before else None):
-            return None
-        launched_ns = time.perf_counter_ns()
-        try:
-            result = self.graphs.launch(step.prepared)
-        except TampuError as error:
-            step.job.fail(error)
-            return None
-        step.job.launched()
-        self._warm_up.rest()
-        return Step(step.job, step.prepared, result, launched_ns)
-
-    def deliver(self, step: Step, sampled: StepTokens) -> None:
-        """Send the text of the tokens to the callers, and end completed sequences."""
-        start_ns = time.perf_counter_ns()
-        step.job.deliver(sampled)
-        self.stats.span("deliver", start_ns, len(sampled))
-
     def answer_observers(self) -> None:
         """Give watchers what happened; the cache does not change meanwhile."""
         while not self._observers.empty():
@@ -327,24 +221,6 @@ class EngineLoop:
                 self._warm_up.compute()
                 self.watchdog.idle()
         return self._inbox.get()
-
-    def _next(self, in_flight: Step | None) -> Job | None:
-        """Choose the next job; batches and images alternate."""
-        was_image = in_flight is not None and isinstance(in_flight.job, ImageJob)
-        if not was_image and (image := self._scheduler.needed_image()):
-            return ImageJob(image, self._scheduler.images, self._outputs)
-        plan = self._scheduler.plan()
-        return ForwardJob(plan, self._scheduler, self._outputs) if plan else None
-
-    def _drop(self, step: Step) -> None:
-        """Wait for a step whose requests have all failed: its own failure must end no others.
-
-        Raises:
-            DeviceLostError: if that is why it failed.
-        """
-        error = step.result.exception()
-        if isinstance(error, DeviceLostError):
-            raise error
 
     def _main(self) -> None:
         """Run the loop, then fail all sequences that are left."""
