@@ -73,7 +73,7 @@ def serve(given: argparse.Namespace) -> None:
     sys.path.append(str(given.peer))  # after tampu's own packages
     llama_cpp = importlib.import_module("llama_cpp")
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what llama.cpp prints is no answer
+    os.dup2(2, 1)  # what llama.cpp prints is not a result
     batch = max(given.batch, given.tokens)
     model = llama_cpp.Llama(
         str(given.model), embedding=True, n_ctx=batch, n_batch=batch, n_ubatch=batch,

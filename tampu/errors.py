@@ -17,7 +17,7 @@
     │   ├── ModelNameError         an invalid model name or digest
     │   ├── UnsupportedRequestError a kind of request that the model's engine does not have
     │   └── SnapshotError          kept rows of the cache: damaged, or of another model
-    ├── OutputFormatError      an output that is no object of the class that was asked for
+    ├── OutputFormatError      an output that is not an object of the requested class
     ├── RequestCancelledError  the client no longer waits for the answer
     ├── RunnerDiedError        the process or thread that ran the model has ended
     │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
@@ -26,7 +26,7 @@
     │   ├── DiskFullError          the disk is full; existing data is untouched
     │   └── DigestMismatchError    data that does not match its digest
     ├── RegistryError          a registry refused, failed or sent invalid data
-    ├── MCPServerError         an MCP server that does not start, answer or go on
+    ├── MCPServerError         an MCP server that does not start, or stops answering
     ├── ToolCallError          a tool's URL that gives no result
     ├── SettingsError          an environment variable or flag with an invalid value
     └── NotAllowedError        the client lacks the permission
@@ -199,7 +199,7 @@ class MCPServerError(TampuError):
 
 
 class OutputFormatError(TampuError):
-    """An output that is no object of the class that was asked for: it was cut, or is refused."""
+    """An output that is not an object of the requested class: it was cut, or is refused."""
 
 
 class ToolCallError(TampuError):

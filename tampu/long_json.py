@@ -53,7 +53,7 @@ class Shortened:
 def shortened(data: bytes | bytearray) -> Shortened:
     """Return a JSON text with short texts for its long ones, except for names in objects.
 
-    What is no JSON stays so: reading the result fails.
+    What is not JSON is not repaired: reading the result fails.
     """
     mark = secrets.token_hex(8)  # no text of the client's is like those that stand for others
     kept: list[bytes | bytearray] = []
@@ -62,7 +62,7 @@ def shortened(data: bytes | bytearray) -> Shortened:
     while (position := _passed_texts(data, position)) < len(data):
         begin = position + 1
         end, parts = _read_text(data, begin)
-        if end is None:  # it does not end, or is no JSON: msgspec says where
+        if end is None:  # it does not end, or is not JSON: msgspec says where
             return Shortened(data, {})
         position = end + 1
         if not _AFTER_KEY.match(data, position):
@@ -135,7 +135,7 @@ def _read_text(data: bytes | bytearray, begin: int) -> tuple[int | None, list[st
 
 
 def _part(data: bytes | bytearray, begin: int, end: int) -> str | None:
-    """Return a part of a text; None if it is no JSON."""
+    """Return a part of a text; None if it is not JSON."""
     try:
         return msgspec.json.decode(b'"%b"' % bytes(data[begin:end]), type=str)
     except ValueError:

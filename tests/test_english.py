@@ -1,10 +1,11 @@
-"""Messages and documentation are in plain English: words that readers stumbled over stay out."""
+"""Messages, docs and comments are in plain English: words that readers stumbled over stay out."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,27 +30,46 @@ WORDS = {
 }
 
 
+# And what docstrings and comments had besides.
+INSIDE = {
+    **WORDS,
+    r"(?<!there )\b(is|are|was|were) (?-i:none)\b(?! of)": "is not one, is empty",
+    r"\blikewise\b": "the same, as above",
+    r"\bwhat is where\b": "which layers are on which device",
+    r"\bwhat cannot be\b[.,; ]": "what is impossible",
+}
+
+
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """The texts of a module that are not docstrings, and their lines."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {
-        node.body[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        if node not in docstrings:
-            yield node.lineno, node.value
+    documented = set(docstrings(path))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Constant(value=str(text)) if (node.lineno, text) not in documented:
+                yield node.lineno, text
 
 
-def found_in(text: str) -> list[str]:
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module, and their lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+
+
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """The comments of a module, and their lines."""
+    with path.open(encoding="utf-8") as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def found_in(text: str, words: Mapping[str, str] = WORDS) -> list[str]:
     return [
         f"{found[0]!r}: {plain}"
-        for word, plain in WORDS.items()
-        if (found := re.search(word, text, re.I))
+        for word, plain in words.items()
+        if (found := re.search(word, " ".join(text.split()), re.I))
     ]
 
 
@@ -65,5 +85,15 @@ def test_messages_are_in_plain_words() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         for line, text in messages(path)
         for word in found_in(text)
+    ]
+    assert found == []
+
+
+def test_docstrings_and_comments_are_in_plain_words() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line} {word}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in (*docstrings(path), *comments(path))
+        for word in found_in(text, INSIDE)
     ]
     assert found == []

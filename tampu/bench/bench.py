@@ -100,7 +100,7 @@ class Native:
 
     @property
     def instruction_sets(self) -> set[str]:
-        """The instruction sets of the processor that ggml or the kernels use, by ggml's names."""
+        """The instruction sets of the CPU that ggml or the kernels use, by ggml's names."""
         with closing(Backend(threads=1)) as backend:
             level = backend.kernels.level if backend.kernels else ""
         features = [name for device in find_devices() for name in device.features()]

@@ -62,7 +62,7 @@ def remarks(stated: str, renderer: str, metadata: Metadata) -> Iterator[str]:
 
 
 def _has_template(metadata: Metadata) -> bool:
-    """Return whether the weights' file has a template; a value that is not a text is none."""
+    """Return whether the weights' file has a template; it must be a string."""
     return isinstance(metadata.get(KEY), str) and metadata[KEY] != ""
 
 

@@ -167,7 +167,7 @@ def _answer(data: bytes) -> _Answer:
     """Return the sandbox's answer.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not one.
     """
     try:
         return long_json.decode(data, _Answer)

@@ -128,7 +128,7 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
 def read_question(words: Sequence[str]) -> str | None:
     """Return standard input, if it is not a terminal, and the arguments; None: a conversation.
 
-    Bytes that are no text become U+FFFD, as in Ollama.
+    Bytes that are not UTF-8 become U+FFFD, as in Ollama.
 
     Raises:
         RequestError: if there is neither a prompt nor a terminal.

@@ -32,7 +32,7 @@ def read_file_or_input(path: Path) -> str:
 
 
 def read_prompt() -> str:
-    """Return standard input as a prompt: bytes that are no text become U+FFFD, as in Ollama.
+    """Return standard input as a prompt: bytes that are not UTF-8 become U+FFFD, as in Ollama.
 
     Raises:
         RequestError: if it is UTF-16 without a byte order mark.

@@ -1,6 +1,6 @@
 """The list of an application's adapters, held by one actor on the head node.
 
-Ingresses follow it; replicas load what it lists. A change is told to all replicas of the model
+Ingresses follow it; replicas load what it lists. A change is sent to all replicas of the model
 before it counts; a replica that has not heard of it asks here when a request comes that counts on
 it. If this process was started again, it takes the list that it had from the first ingress that
 calls.

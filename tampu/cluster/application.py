@@ -133,7 +133,7 @@ def _versioned(
 def _registry(
     config: ClusterConfig, options: ServerOptions, version: str | None
 ) -> serve.Application | None:
-    """Return the registry of adapters; None if there can be none.
+    """Return the registry of adapters; None if no model can have any.
 
     It stays when it is deployed again: Ray tells it what the configuration names then.
     """

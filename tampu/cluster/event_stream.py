@@ -181,7 +181,7 @@ class _Incoming(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         _keep_alive(self.transport)
 
     def data_received(self, data: bytes) -> None:
@@ -257,12 +257,12 @@ class Outgoing(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the connection."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self.is_open = True
         _keep_alive(self.transport)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """End it; whoever waits goes on."""
+        """End it; wake whoever waits."""
         self.is_open = False
         self._may_write.set()
 
@@ -271,7 +271,7 @@ class Outgoing(asyncio.Protocol):
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Let `drain` go on."""
+        """Let `drain` return."""
         self._may_write.set()
 
     def send(self, message: _Message) -> None:

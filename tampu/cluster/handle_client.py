@@ -136,7 +136,7 @@ class HandleClient(ModelClient):
                     response.cancel()
 
     def _watch(self, response: DeploymentResponse[Any], events: Events) -> None:
-        """Let a request fail when Ray says that its replica cannot go on with it."""
+        """Let a request fail when Ray says that its replica cannot complete it."""
 
         async def watch() -> None:
             try:

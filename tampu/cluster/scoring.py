@@ -135,7 +135,7 @@ class PrefixScorer(Generic[R]):
                 self._drop(replica, oldest)
 
     def remember(self, session: str, replica: R) -> None:
-        """Take it that a request of a session was sent to a replica; an empty session is none."""
+        """Record that a request of a session was sent to a replica; without a session, nothing."""
         if not session:
             return
         self._sessions.pop(session, None)

@@ -55,7 +55,7 @@ def no_variant(config: Config) -> Family | None:  # noqa: ARG001
 
 
 def no_tensor_keys(tensors: Mapping[str, StoredTensor]) -> Parameters:  # noqa: ARG001
-    """Return no keys: the default for those of values that are no tensors in GGUF."""
+    """Return no keys: the default for values that are not tensors in GGUF."""
     return {}
 
 
@@ -87,7 +87,7 @@ class Family:
         quantizations: the methods in `quantization_config` whose tensors it can read.
         transform: (GGUF name, values, parameters) -> values as the architecture stores them; of a
             matrix it may reorder the outputs.
-        transform_inputs: likewise, for a matrix whose inputs are in another order.
+        transform_inputs: the same, for a matrix whose inputs are in another order.
         generated: tensors computed from config.json.
         numbers: names of tensors of one number -> the full key of the list of all layers' numbers.
         stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
@@ -95,12 +95,12 @@ class Family:
         fused: as `splits`, for parts that depend on the keys; names may have their numbers.
         image_settings: preprocessor_config.json, if there is one -> keys.
         image_steps: what the encoder does to pictures and no key changes; None: it has no encoder.
-        sound_steps: likewise, for sounds.
+        sound_steps: the same, for sounds.
         gather: combines, renames or drops stored tensors before anything else.
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
         variant: config.json -> the family that it is of, where one name has several.
-        tensor_keys: stored tensors by name -> keys, of those that are no tensors in GGUF.
+        tensor_keys: stored tensors by name -> keys, of those that are not tensors in GGUF.
         text_only: the family of a checkpoint without the tensors of the vision encoder; None: it
             must have them.
     """

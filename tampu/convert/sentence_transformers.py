@@ -129,7 +129,7 @@ def encoder_keys(
 
 
 def prompts(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the keys of the prompts in config_sentence_transformers.json; empty texts are none.
+    """Return the keys of the prompts in config_sentence_transformers.json; empty ones are left out.
 
     Raises:
         ModelFileError: for a prompt that is not a text, or an unknown default.

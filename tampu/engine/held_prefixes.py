@@ -29,7 +29,7 @@ class _Known:
 class HeldPrefixes:
     """The last prompts, in bounded memory. Any thread may call it.
 
-    A prompt that goes on where an earlier one ended takes its place: a conversation counts once.
+    A prompt that continues an earlier one takes its place: a conversation counts once.
     """
 
     def __init__(

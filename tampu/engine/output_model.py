@@ -46,7 +46,7 @@ def parsed_output(
 ) -> object | OutputFormatError | None:
     """Return the object that an output describes, or why it describes none.
 
-    None: the format was no class, or the model has called tools instead.
+    None: the format was not a class, or the model has called tools instead.
     """
     if model is None or reason == "tool_calls":
         return None

@@ -37,7 +37,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     Attributes:
         shares: what each device has of it, the CPU last; empty: unknown.
-        reason: what is where and why, in one sentence; empty without a GPU.
+        reason: which layers are on which device and why, in one sentence; empty without a GPU.
     """
 
     shares: tuple[DeviceShare, ...] = ()

@@ -44,7 +44,7 @@ def device_shares(
         device_map: where the layers are.
         footprint: what the model needs.
         weights: bytes that are loaded, by the device's label.
-        graphs: bytes that graphs have, likewise.
+        graphs: bytes that graphs have, by the device's label.
     """
     needs = footprint.needs(device_map)
     names = [*(device.label for device in device_map.devices), CPU]
@@ -89,7 +89,7 @@ def explain(
     asked: Offload,
     tables: Sequence[TensorInfo],
 ) -> str:
-    """Return in one sentence what is where and why; empty if there is no GPU and none was asked.
+    """Say in one sentence where the layers are and why; empty without a GPU unless one was asked.
 
     Args:
         device_map: where the layers are.

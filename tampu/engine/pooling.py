@@ -41,7 +41,7 @@ def rank_pooling(metadata: Metadata, default: str) -> str:
     """Return which states of a pair a head that ranks reads, as a file states it.
 
     Raises:
-        ModelFileError: for a number that is none of these poolings.
+        ModelFileError: for a number that does not name a pooling.
     """
     stated = metadata.integer("classifier.pooling_type", _KNOWN.index(default))
     if not 1 <= stated <= 3:

@@ -117,7 +117,7 @@ def verify(
         threads: CPU threads; None: one for each fast core.
 
     Raises:
-        RequestError: for a checkpoint that is no folder, a text that is empty or cannot be read,
+        RequestError: for a checkpoint that is not a folder, a text that is empty or cannot be read,
             and models of other layers or widths.
         TampuError: as `Engine.load`.
     """

@@ -39,7 +39,7 @@ class Layout:
         copied: keys, and llama.cpp's names of them, which files may have too.
         defaults: keys for files that lack them.
         keys: keys that are set, from a file with llama.cpp's names of tensors.
-        tensors: likewise, the tensors, for what a name alone does not translate.
+        tensors: as `keys`, the tensors, for what a name alone does not translate.
     """
 
     architecture: str

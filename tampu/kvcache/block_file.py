@@ -176,7 +176,7 @@ def block_parts(
 
     Args:
         parent: as in `Description`.
-        identity: likewise.
+        identity: as in `Description`.
         present: (groups, tokens): which rows are there.
         rows: those of each group, by `CacheRows.read`.
     """
@@ -249,7 +249,7 @@ def read_rows_into(file: IO[bytes], description: Description, memory: Sequence[m
     checksum, is_right = _Checksum(), False
     try:
         for part in memory:
-            # The sum of a part that the processor's cache still has takes less time.
+            # A checksum takes less time while the part is still in the CPU's cache.
             if file.readinto(part) != len(part):  # type: ignore[attr-defined]  # files have it
                 break
             checksum.add(part)

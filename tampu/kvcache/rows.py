@@ -72,7 +72,7 @@ class CacheRows:
     ) -> list[memoryview] | None:
         """Return the memory of rows, to read a file into it; None if only `write` can fill it.
 
-        The arguments are those of `write`. Rows that are left out have memory that nobody uses.
+        The arguments are those of `write`. The memory of rows that are left out is not used.
         """
         runs = [*row_runs(cells)]
         if len(runs) > _MAX_RUNS:

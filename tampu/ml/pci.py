@@ -52,7 +52,7 @@ def _adapters(folder: Path) -> Iterator[Adapter]:
         if vendor is None or product is None or kind is None:  # it was removed meanwhile
             continue
         base = kind >> 16
-        # AMD's GPUs without outputs are accelerators; so are Intel's NPUs, which are no GPUs.
+        # AMD's GPUs without outputs are accelerators; so are Intel's NPUs, which are not GPUs.
         if base == _DISPLAY or (base == _ACCELERATOR and vendor == AMD):
             driver = path / "driver"
             nodes = tuple(sorted(node.name for node in path.glob("drm/*")))

@@ -282,7 +282,7 @@ def largest(o: EmbedderOptions) -> nn.RGBImage:
     """Return a blank image that gets as many tokens as there may be.
 
     Raises:
-        ModelFileError: if that is none.
+        ModelFileError: if there may be none.
     """
     if not o.max_tokens:
         reason = f"{o.max_pixels} is less than one square of {o.square} x {o.square} pixels"

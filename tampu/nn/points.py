@@ -89,7 +89,7 @@ class ModelPoints:
 
     @property
     def last(self) -> Point:
-        """What the head reads, which is no module's value: who builds the graph has it."""
+        """What the head reads: no module returns it, the code that builds the graph captures it."""
         return Point(HIDDEN_STATES, len(self._layers))
 
     @contextmanager

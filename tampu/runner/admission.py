@@ -45,7 +45,7 @@ class Admission:
     def to_preempt(
         self, running: Many[Sequence], waiting: Many[Sequence], free: int, *, are_stuck: bool
     ) -> list[Sequence]:
-        """Return which sequences wait from now on, so that more urgent ones can go on.
+        """Return which sequences wait from now on, so that more urgent ones can continue.
 
         Offline requests give up their slots for interactive ones that wait, the newest first. If
         there are too few cells for the next tokens of all, the least urgent one waits too.
@@ -54,7 +54,7 @@ class Admission:
             running: the sequences that have slots, in the order of getting them.
             waiting: those that have none.
             free: the number of free slots.
-            are_stuck: whether none of those that run could go on for want of cells.
+            are_stuck: whether no running sequence can continue, because there are no free cells.
         """
         live = [each for each in waiting if not each.is_offline]
         wanted = max(len(live) - free, 0)
@@ -76,7 +76,7 @@ def _urgency(sequence: Sequence) -> tuple[bool, int]:
 
 
 def _can_wait(sequence: Sequence) -> bool:
-    """Return whether a running sequence may go on later: it has given nothing of its prompt yet."""
+    """Return whether a running sequence may be preempted: it has no outputs of its prompt yet."""
     if sequence.slot is None or sequence.finish is not None:
         return False
     return not ((sequence.wants_rows or sequence.capture) and sequence.computed)

@@ -96,7 +96,7 @@ class DraftModel:
             kv_manager: gives cells of its cache.
             context: the maximum number of tokens of a text.
             batch: the maximum number of tokens of a step.
-            vocabulary: of the target model; tokens beyond it are no guesses.
+            vocabulary: of the target model; tokens beyond it are not guessed.
             cost: as the attribute.
             positions_per_token: the number of coordinates of a position.
             candidates: 1 if its device finds the best token, 0 if all logits are needed.
@@ -155,7 +155,7 @@ class DraftModel:
         return found
 
     def ended(self, sequence: Sequence) -> None:
-        """Let go of a sequence's cells; what they hold stays cached."""
+        """Free a sequence's cells; what they hold stays cached."""
         text = self._texts.pop(sequence, None)
         if text is not None:
             self._kv_manager.free(text.table, text.tokens[: text.table.length])

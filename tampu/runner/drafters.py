@@ -112,7 +112,7 @@ class NgramDrafter:
         if self._at is None:
             return NOTHING
         found, end = text[self._at : self._at + count], len(text)
-        if len(found) < count:  # a text that repeats itself goes on doing so
+        if len(found) < count:  # a text that repeats itself will repeat itself again
             found = [text[self._at + each % (end - self._at)] for each in range(count)]
         found = _text_of(found)
         if self._agreed < _NGRAM:
@@ -131,7 +131,7 @@ class NgramDrafter:
 
 
 def _text_of(found: list[int]) -> list[int]:
-    """Return tokens up to the first that is none: a separator, or the number of an image."""
+    """Return tokens up to the first entry that is not one: a separator, or an image's number."""
     end = next((place for place, token in enumerate(found) if token < 0), len(found))
     return found[:end]
 
@@ -150,7 +150,7 @@ def _places(text: Sequence[int]) -> dict[int, int]:
 
 
 class PrefixDrafter:
-    """Guesses that a text goes on as an earlier one with the same tokens from the first on did."""
+    """Guesses that a text continues like an earlier one that begins with the same tokens."""
 
     def __init__(self, tree: PrefixTree, keys: npt.NDArray[np.int32], offset: int) -> None:
         """Begin an answer.

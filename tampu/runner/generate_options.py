@@ -67,7 +67,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         min_indent: the answer ends before the first of its lines after the first that begins with
             fewer spaces and tabs; an empty line has none.
         max_predict_ms: the answer ends with the first line break that comes more milliseconds after
-            its first token; None: it goes on.
+            its first token; None: there is no limit.
         max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
         think_budget: the maximum number of tokens of reasoning; None: no limit.
         reasoning_tags: how the model marks its reasoning; None: it does not reason.

@@ -210,7 +210,7 @@ class GraphCache:
 
         Raises:
             OutOfMemoryError: if they do not fit; then nothing changes.
-            ShapeError: if one changes what is not computed token by token; likewise.
+            ShapeError: if one changes what is not computed token by token; then nothing changes.
         """
         self.backend.wait()
         stacks = AdapterStacks(self.model, adapters, self.backend, self._builder.adapters)
@@ -233,7 +233,7 @@ class GraphCache:
         progress: Callable[[int], None] = lambda _: None,
         cells: Sequence[int] | None = None,
     ) -> list[float]:
-        """Compute batches that write what nobody reads; return the seconds of each.
+        """Compute batches whose results are not used; return the seconds of each.
 
         Drivers of GPUs compile their code when it is first needed, and ggml allocates some of its
         memory on them only then.

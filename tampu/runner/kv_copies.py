@@ -79,8 +79,8 @@ class KVCopies:
         """Return what the cells of some tokens hold, by group; None if one of them has changed.
 
         Args:
-            cells: (groups, n): of the sequence, with their generations, by `PrefixCache.cached`.
-            generations: likewise.
+            cells: (groups, n): of the sequence, by `PrefixCache.cached`.
+            generations: (groups, n): of these cells.
             present: (groups, n): which rows to copy.
             span: the first position, and the position after the last.
         """

@@ -247,7 +247,7 @@ class KVOffload(KVConnector):
         return np.concatenate(masks, axis=1) if masks else None
 
     def _fill(self, load: _BlockLoad, adoption: Adoption, block: StoredBlock) -> int | None:
-        """Fill the cells of one block; if that cannot be, return up to where there are some."""
+        """Fill the cells of one block; if it cannot be read, return its first missing token."""
         table = adoption.table
         span = (max(block.start, adoption.start), min(block.used, load.end))
         read = self.blocks.read(

@@ -141,7 +141,7 @@ class StepRecorder:
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether the last snapshot was taken too long ago to go on recording."""
+        """Whether the last snapshot was taken too long ago to continue recording."""
         return time.perf_counter_ns() - self._asked_ns > _FORGOTTEN_NS
 
     def prepared(self, job: Job, start_ns: int, *, is_new: bool) -> None:

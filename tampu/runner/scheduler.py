@@ -85,7 +85,7 @@ class Scheduler:
         self.connector = connector or KVConnector()
         self._slots = slots
         self._admission = Admission(kv_manager, max_batch_tokens, kv_unified)
-        self._lacks_cells = False  # no sequence could go on for want of cells
+        self._lacks_cells = False  # no sequence could continue: there were no free cells
         self._max_batch_tokens = max_batch_tokens
         self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
@@ -132,7 +132,7 @@ class Scheduler:
         """Take slots from sequences that give way to more urgent ones (`Admission`).
 
         One that is in the batch in flight is planned no more, and gives up its slot at the next
-        call. Its rows stay in the cache, from which it goes on when a slot is free again. One whose
+        call. Its rows stay in the cache, from which it continues with its next slot. One whose
         prompt has outputs of its own keeps its slot: they are not computed twice.
         """
         paused = self._admission.to_preempt(

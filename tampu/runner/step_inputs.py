@@ -34,7 +34,7 @@ class StepInputs:
 
     Attributes:
         tokens: I32, (n,); may be filled in until the step is launched.
-        sources: I32, (n,), filled in likewise: where each token comes from, i for token i, n + m
+        sources: I32, (n,), filled in like them: where each token comes from, i for token i, n + m
             for the one that the step before chose from its output m and left on the device.
         positions: I32, (n,), or (k, n) for models with k coordinates.
         outputs: I32, (m,): rows of the tokens with an output.

@@ -158,7 +158,7 @@ class Sampler:
 
         Args:
             logits: as for `sample`.
-            mask: likewise.
+            mask: as for `sample`.
 
         Returns:
             Ids and their probabilities, which add up to 1.
@@ -259,7 +259,7 @@ class Sampler:
     def _filtered(
         self, candidates: Candidates, top_k: int, mask: Mask | None, random: Generator
     ) -> tuple[Ranked, int | None]:
-        """Return what the filters leave of candidates, and the only token if it is none of them."""
+        """Return what the filters leave of candidates, or the one token if it is not among them."""
         values = candidates.descending[:top_k]
         ranked = Ranked(softmax_weights(values, values[0], self.options.temperature))
         for keep in self._filters:

@@ -67,7 +67,7 @@ def parse_address(text: str) -> Address:
 
 
 def socket_path(text: str) -> Path | None:
-    """Return the path of a Unix socket that is written where an address may be; None: it is none.
+    """Return the path of a Unix socket given in place of an address; None: it is not one.
 
     It is an absolute path, or follows `unix:`, or ends with `.sock`, as in llama-server.
     """

@@ -136,7 +136,7 @@ class Blobs:
                 os.close(descriptor)
 
     def check_free_space(self, needed_bytes: int) -> None:
-        """Refuse to begin what cannot be completed.
+        """Refuse to begin a download that does not fit.
 
         Raises:
             DiskFullError: if the store's file system has less space free.

@@ -102,7 +102,7 @@ def from_store(model: StoredModel, origin: Origin) -> LocalModel:
 def from_files(
     name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
 ) -> Iterator[LocalModel]:
-    """Yield the model of these files; nothing if one is no regular file, or was just removed."""
+    """Yield the model of these files; nothing if one is not a regular file, or was just removed."""
     try:
         statuses = [path.stat() for path in (*files, *projectors)]
     except OSError:

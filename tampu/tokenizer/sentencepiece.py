@@ -261,7 +261,7 @@ class SafeCuts:
             end = begin + length
             parts = self.split(text[begin:end])
             if end < len(text):
-                if len(parts) == 1:  # it may go on behind the block
+                if len(parts) == 1:  # it may continue in the next block
                     length *= 2
                     continue
                 end -= len(parts.pop())

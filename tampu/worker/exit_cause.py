@@ -22,7 +22,7 @@ _LOST = re.compile(
 )
 
 
-# A record of the log that is no warning.
+# A record of the log below the level of warnings.
 _ORDINARY = re.compile(r"(DEBUG|INFO) tampu[\w.]*: ")
 
 

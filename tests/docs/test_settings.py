@@ -12,7 +12,7 @@ from tampu.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 _NAME = re.compile(r"\b(?:TAMPU|OLLAMA)_[A-Z0-9]+(?:_[A-Z0-9]+)*\b")
-# Named because they are no settings: the address has the port, and nothing is pruned.
+# Named because they are not settings: the address has the port, and nothing is pruned.
 NOT_SETTINGS = {"TAMPU_PORT", "OLLAMA_NOPRUNE"}
 
 

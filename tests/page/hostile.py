@@ -64,7 +64,7 @@ def test_a_hostile_name_that_is_pulled_is_text_in_its_error(page: Page) -> None:
 
 
 def file_of(folder: Path, suffix: str) -> Path:
-    """Return a file that is no image, conversation or model."""
+    """Return a file that is not an image, conversation or model."""
     file = folder / f"{FILE}{suffix}"
     file.write_bytes(b"no such thing" * 100)
     return file

@@ -230,7 +230,7 @@ def test_the_pull_and_push_commands(
     assert registry.request("GET", "/v2/runa/copy/manifests/x", headers=accept)[2] == large[1]
     assert app.run(["rm", name]) == 0
     capsys.readouterr()
-    assert app.run(["run", "--insecure", name, "hi"]) == 2  # it is pulled, and then is no model
+    assert app.run(["run", "--insecure", name, "hi"]) == 2  # it is pulled, but is not a model
     err = capsys.readouterr().err.splitlines()
     assert (err[0], err[-2]) == ("pulling manifest", "success")
     assert "GGUF" in err[-1]

@@ -1,4 +1,4 @@
-"""Files that are no pictures, hardly pictures, or pictures of a kind that breaks decoders."""
+"""Files that are not pictures, hardly pictures, or pictures of a kind that breaks decoders."""
 
 from __future__ import annotations
 

@@ -142,9 +142,9 @@ def tool_calls_or_content(
         grammar: of the content.
         style: of the model.
         tools: as `tool_call_grammar` takes them.
-        tokens: likewise.
-        parallel: likewise.
-        reasoning: likewise.
+        tokens: as above.
+        parallel: as above.
+        reasoning: as above.
 
     Raises:
         As `tool_call_grammar`.

@@ -110,7 +110,7 @@ def _seeing(text: Family) -> Family:
             filter=Filter.BICUBIC,
             normalization=IMAGENET,
             is_square=True,
-            others={"crop_to_patches": (True, False)},  # the processor always sets it
+            others={"crop_to_patches": (True, False)},  # transformers always sets it
         ),
         tied=True,
     )

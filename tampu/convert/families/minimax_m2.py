@@ -28,7 +28,7 @@ def parameters(config: Config) -> Parameters:
     for part in ("full_attention", "linear_attention", "mlp"):
         config.require(f"layernorm_{part}_beta", (1, 1.0), 1.0)
     for name in ("mlp_intermediate_size", "shared_moe_mode"):
-        config.get(name)  # of dense layers and shared experts, which there are none of
+        config.get(name)  # dense layers and shared experts: the model has neither
     layers = config.layers()
     full = [1] * layers
     if config.integers("attn_type_list", full) != full:

@@ -8,7 +8,7 @@ from tampu.convert.family import Family, Parameters, text_parameters
 
 
 def parameters(config: Config) -> Parameters:
-    """Return the keys of `phi3`: a window of 0 is none, and no key names the type of scaling."""
+    """Return the keys of phi3: a window of 0 means no window; no key names the type of scaling."""
     config.require("hidden_act", ("silu",), "silu")
     keys = text_parameters(config, scalings=("none", "longrope"), rotated_part=1.0)
     keys.pop("rope.scaling.type", None)

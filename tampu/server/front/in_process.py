@@ -44,7 +44,7 @@ async def ask_app(
     async def receive() -> Message:
         if unread:
             return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        await asyncio.Event().wait()  # nobody disconnects
+        await asyncio.Event().wait()  # the client never disconnects
         raise AssertionError
 
     async def send(message: Message) -> None:

@@ -292,6 +292,6 @@ def _retrieve(pending: PendingLoad, task: asyncio.Task[ManagedModel]) -> None:
     """Retrieve a task's error, so that asyncio does not report it if no request waits."""
     if task.cancelled() or (error := task.exception()) is None:
         return
-    # A request that asked for what cannot be is told so; the log does not warn of it as well.
+    # The request that asked for it gets the error; the log does not warn of it as well.
     is_told = isinstance(error, RequestError) and pending.waiting > 0
     logger.log(logging.INFO if is_told else logging.WARNING, "loading failed: %s", error)

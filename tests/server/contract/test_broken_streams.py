@@ -62,5 +62,5 @@ def test_silent_stream_gets_keep_alive_comments(
     monkeypatch.setattr(http_response, "KEEP_ALIVE_COMMENT_SECONDS", 0.01)
     response = ask(site, path, "hello pause there")
     assert "\n\n: more will come\n\n" in response.text
-    blocks = blocks_of(response)  # comments are no events
+    blocks = blocks_of(response)  # comments are not events
     assert "there" in "".join(block["data"] for block in blocks)

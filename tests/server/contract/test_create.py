@@ -32,7 +32,7 @@ def blob(client: httpx.Client, contract_models: Path) -> str:
 
 @pytest.fixture(scope="module")
 def no_model(client: httpx.Client) -> str:
-    """The digest of a file that is no model."""
+    """The digest of a file that is not a model."""
     client.post(f"/api/blobs/sha256:{DIGEST}", content=CONTENT).raise_for_status()
     return f"sha256:{DIGEST}"
 

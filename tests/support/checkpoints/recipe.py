@@ -88,7 +88,7 @@ class Recipe:
 
     @property
     def experts(self) -> int:
-        """How many experts a layer has; 0: it is no mixture."""
+        """How many experts a layer has; 0: it has dense layers only."""
         names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
         values = self.values.get("text_config", self.values)
         return next((int(values[name]) for name in names if name in values), 0)

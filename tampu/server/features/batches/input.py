@@ -165,7 +165,7 @@ def _decoded(text: bytes) -> Line:
 
     Raises:
         msgspec.DecodeError: if it is not JSON, or no request.
-        UnicodeDecodeError: likewise.
+        UnicodeDecodeError: if a string in it is not UTF-8.
     """
     try:
         return msgspec.json.decode(text, type=Line)

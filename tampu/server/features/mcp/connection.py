@@ -75,7 +75,7 @@ class Connection:
             task.cancel()
         await asyncio.wait({task})
         if self._ready.done() and not self._ready.cancelled():
-            self._ready.exception()  # it has been told, or nobody waits for it
+            self._ready.exception()  # marks the error as seen, also if no request waits for it
 
     async def tools(self) -> list[Tool]:
         """Return the server's tools.

@@ -30,7 +30,7 @@ class Selection:
 
 
 def selection(tool: Mapping[str, Any], urls: Mapping[str, str], where: str) -> Selection | None:
-    """Return what a tool of a request asks for; None: it is none of the servers' in `urls`.
+    """Return what a tool of a request asks for; None: it does not name a server in `urls`.
 
     An entry with the address of another server is its provider's, as agents send it.
 

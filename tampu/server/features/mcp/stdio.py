@@ -40,7 +40,7 @@ class ProgramEnd:
     status: int | None = None
 
     def __str__(self) -> str:
-        """What is told to clients: its error output is for the log alone."""
+        """What clients are shown: its error output is only logged."""
         status = self.status or 0
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
         return f"its program ended ({how}); its error output is in this server's log"
@@ -94,7 +94,7 @@ async def _stdio(
 async def _read(
     stdout: StreamReader, to_session: MemoryObjectSendStream[_Incoming], name: str
 ) -> None:
-    """Pass on what the program writes, until its output ends or is no message."""
+    """Pass on what the program writes, until its output ends or is not a message."""
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
             async for line in stdout:

@@ -54,7 +54,7 @@ class LiveModel(msgspec.Struct, frozen=True):
         requests: that use the model, waiting ones included.
         device_bytes: memory that it takes on GPUs.
         time_to_first_token: of the requests since the server started, in seconds.
-        time_between_tokens: of their answers, likewise.
+        time_between_tokens: of their answers, in seconds.
         runner: what its process told; None: nothing since the last frame, or it never tells.
     """
 

@@ -48,7 +48,7 @@ class ResponseWriter:
         Args:
             request: is responded to.
             truncates: whether input that is too long is cut, if the request does not say.
-            is_kept: whether it is kept, so that later ones can go on from it.
+            is_kept: whether it is kept, so that later ones can continue it.
         """
         self._request = request
         self._is_kept = is_kept

@@ -75,7 +75,7 @@ class ResponsesAPI:
         )
 
     async def _whole(self, body: ResponsesRequest) -> tuple[ResponsesRequest, Offer]:
-        """Return a request with the conversation that it goes on from, and the tools it names."""
+        """Return a request with the conversation that it continues, and the tools it names."""
         await self._images.fill(body.input)
         if isinstance(body.input, list):
             body.input = await self._kept.resolve(current_caller(), body.input, "input")

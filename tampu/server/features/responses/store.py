@@ -175,7 +175,7 @@ class ResponseStore:
         return await self._state.run(work)
 
     async def conversation(self, caller: Caller, id: str) -> list[Item]:
-        """Return all items up to the end of a response, for one that goes on from it.
+        """Return all items up to the end of a response, for one that continues it.
 
         Raises:
             RequestError: if it or an earlier one is not there.

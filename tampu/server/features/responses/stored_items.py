@@ -47,7 +47,7 @@ class KeptItems:
         return [item if id is None else stored[id] for id, item in zip(ids, given, strict=True)]
 
     async def whole(self, caller: Caller, body: ResponsesRequest) -> str | list[Item] | None:
-        """Return the input of a response, with what it goes on from in front.
+        """Return the input of a response, preceded by the items that it continues.
 
         Raises:
             RequestError: if that is not there, or two things are named.
@@ -70,7 +70,7 @@ class KeptItems:
     ) -> bool:
         """Keep a response that has ended, and add its items to its conversation.
 
-        Return whether the response is kept. What cannot be kept is told in the log.
+        Return whether the response is kept. The log says what is not kept.
         """
         given = with_ids(body.input) if body.input else []
         id = conversation_id(body.conversation)

@@ -39,7 +39,7 @@ class TranscriptionForm:
         file: the sound.
         model: the name as the client wrote it.
         response_format: one of `FORMATS`.
-        instruction: what the model is told.
+        instruction: what the model is asked to do.
         temperature: of sampling.
         stream: whether the text is sent as it is generated.
     """
