@@ -12,7 +12,7 @@ from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
 _KERNEL_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
-_MAX_FEATURES = 512
+_MAX_FEATURES = 576
 _TURNED = 4  # features that are transposed at a time
 
 
@@ -37,7 +37,7 @@ def flash_attention(
         scale: of the scores.
         cap: scores become cap · tanh(score / cap) before the mask.
         sinks: as for `Tensor.softmax`.
-        max_bias: as for `Tensor.softmax`; the package's kernels do not have it.
+        max_bias: as for `Tensor.softmax`.
 
     Returns:
         F32, (tokens, heads, value_features), contiguous.
@@ -49,13 +49,14 @@ def flash_attention(
     context = queries._context()
     kernels = context.kernels_for(keys)
     pointers = [operand.pointer for operand in (queries, keys, values)]
-    if kernels is not None and not max_bias and _can_attend(kernels, keys, values):
+    if kernels is not None and _can_attend(kernels, keys, values):
         pointers += [operand.pointer for operand in (mask, sinks) if operand is not None]
         shape = (values.shape[-1], queries.shape[0], queries.shape[1], 1)
         operation = kernels.operation("attention")
         pointer = custom(context, gg.GGML_TYPE_F32, shape, pointers, operation)
-        packed = struct.pack("=ffii", scale, cap or 0.0, mask is not None, sinks is not None)
-        for index, word in enumerate(struct.unpack("=4i", packed)):
+        flags = mask is not None, sinks is not None
+        packed = struct.pack("=fffii", scale, cap or 0.0, max_bias, *flags)
+        for index, word in enumerate(struct.unpack("=5i", packed)):
             pointer.contents.op_params[OWN_PARAMS + index] = word
     else:
         pointers.append(mask.pointer if mask else None)
@@ -86,15 +87,13 @@ def _check(
         require(sinks.shape == queries.shape[:1] and sinks._is(SINGLE), "sinks", queries, sinks)
 
 
-def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor, max_bias: float = 0.0) -> bool:
+def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
     """Whether attention with these queries reads a cache of this type without a conversion.
 
     GPUs do, and so do our kernels for the types that they know.
     """
     context = queries._context()
-    return context.is_on_device(keys) or (
-        not max_bias and _can_attend(context.kernels_for(keys), keys, values)
-    )
+    return context.is_on_device(keys) or _can_attend(context.kernels_for(keys), keys, values)
 
 
 def attends_to(kernels: Kernels | None, features: int) -> bool:

@@ -58,7 +58,7 @@ def attention(
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)
-        if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values, max_bias):
+        if tokens >= _TILED_QUERIES and not reads_in_place(queries, keys, values):
             keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
         mask = _mask(history, rows)
         mixed = flash_attention(

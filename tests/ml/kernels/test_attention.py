@@ -32,6 +32,7 @@ def reference(
     scale: float,
     cap: float | None = None,
     sinks: npt.NDArray[np.float32] | None = None,
+    slopes: Sequence[float] | None = None,
 ) -> Any:
     """Attention in float64; q is (heads, tokens, n), k and v are (kv heads, history, n)."""
     group = len(q) // len(k)
@@ -40,7 +41,8 @@ def reference(
     if cap is not None:
         scores = cap * np.tanh(scores / cap)
     if mask is not None:
-        scores = scores + mask.astype(np.float64)
+        slope = np.ones(len(q)) if slopes is None else np.array(slopes)
+        scores = scores + mask.astype(np.float64) * slope[:, None, None]
     highest = scores.max(-1, keepdims=True)
     if sinks is not None:
         highest = np.maximum(highest, sinks[:, None, None])
@@ -75,6 +77,7 @@ def attend() -> Callable[..., Any]:
         scale: float = 0.125,
         cap: float | None = None,
         sinks: npt.NDArray[np.float32] | None = None,
+        max_bias: float = 0.0,
     ) -> npt.NDArray[Any]:
         context = backend.context(64)
         data: list[tuple[Tensor, npt.NDArray[Any]]] = []
@@ -96,7 +99,8 @@ def attend() -> Callable[..., Any]:
         keys, values = (given(side.astype(CACHE.get(kind, np.float32)), kind) for side in (k, v))
         assert reads_in_place(queries, keys, values) is (backend.kernels is not None)
         extra = given(sinks, GGMLType.F32) if sinks is not None else None
-        mixed = flash_attention(queries, keys, values, hidden, scale, cap=cap, sinks=extra)
+        options: dict[str, Any] = {"cap": cap, "sinks": extra, "max_bias": max_bias}
+        mixed = flash_attention(queries, keys, values, hidden, scale, **options)
         found = backend.compute(context, data, [context.output(mixed)]).outputs[0]
         context.close()
         return found
@@ -131,7 +135,7 @@ def test_attention_is_softmax_of_products(
     attend_at: Callable[..., Any], heads: int, kv_heads: int
 ) -> None:
     mask = causal(5, 70)
-    for features in (4, 16, 64, 72, 96, 128, 192, 260, 512):
+    for features in (4, 16, 64, 72, 96, 128, 192, 260, 512, 576):
         q, k = normal(heads, 5, features), normal(kv_heads, 70, features, seed=1)
         v = normal(kv_heads, 70, features, seed=2)
         expected = reference(q, k, v, mask, 0.125)
@@ -170,6 +174,19 @@ def test_caches_of_every_type_are_read_exactly(
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@each(CACHED)
+@pytest.mark.parametrize("tokens", [1, 9, 40])
+def test_latent_rows_are_keys_and_their_first_features_values(
+    attend_at: Callable[..., Any], kind: GGMLType, tokens: int
+) -> None:
+    """The shape of DeepSeek's latent attention: 576 features of one key, 512 of them its value."""
+    q, k = normal(16, tokens, 576), normal(1, 150, 576, seed=1)
+    mask = causal(tokens, 150)
+    expected = reference(q, stored(k, kind), stored(k, kind)[..., :512], mask, 0.07)
+    for found in attend_at(q, k, k[..., :512], mask, kind=kind, scale=0.07):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @each([GGMLType.F16, GGMLType.F32])
 def test_many_tokens_attend_to_one_another(attend_at: Callable[..., Any], kind: GGMLType) -> None:
     """As in towers: heads of 72 features, so many rows that tasks are larger than usual."""
@@ -195,6 +212,21 @@ def test_scores_are_capped(attend_at: Callable[..., Any]) -> None:
     for found in attend_at(q, k, v, mask, scale=1.0, cap=20.0):
         expected = reference(q, k, v, mask, 1.0, cap=20.0)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_alibi_multiplies_the_mask_by_the_slope_of_each_head(attend_at: Callable[..., Any]) -> None:
+    """Slopes of six heads: those of four, and every second one of eight (arXiv:2108.12409)."""
+    slopes = [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
+    for tokens in (3, 40):
+        q, k = normal(6, tokens, 64), normal(2, 100, 64, seed=1)
+        v, distance = (
+            normal(2, 100, 64, seed=2),
+            np.arange(100)[None] - 60 - np.arange(tokens)[:, None],
+        )
+        mask = np.where(distance > 0, -np.inf, distance).astype(np.float16)
+        expected = reference(q, k, v, mask, 0.125, slopes=slopes)
+        for found in attend_at(q, k, v, mask, max_bias=8.0, at=["ggml", *levels()]):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("cap", [None, 5.0])

@@ -10,8 +10,8 @@
 #define BLOCK_ROWS 256 /* query rows of a task, at most */
 #define MIN_ROWS 64  /* as many as are worth turning a tile for */
 #define MIN_TASKS 8  /* for each thread, so that none waits long for the others */
-#define MAX_FEATURES 512
-#define MAX_WIDE 65536 /* query rows times features of a task */
+#define MAX_FEATURES 576 /* of latent attention: 512 and 64 rotated ones */
+#define MAX_WIDE 73728 /* query rows times features of a task */
 #define VECTORS (CELLS / 16)
 
 static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
@@ -29,7 +29,7 @@ static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 struct attention {
     const struct tensor *q, *k, *v, *mask, *sinks;
     int64_t tokens, history, heads, kv_heads, features, value_features;
-    float scale, cap;
+    float scale, cap, max_bias;
     float *out;
     int by_tiles; /* then a task has one key-value head */
 };
@@ -40,6 +40,7 @@ struct attention {
 struct attention_params {
     float scale;
     float cap; /* 0: none */
+    float max_bias; /* of ALiBi; 0: none */
     int32_t has_mask;
     int32_t has_sinks;
 };
@@ -52,6 +53,7 @@ struct work {
     float result[MAX_WIDE + SPARE_ROWS * MAX_FEATURES]; /* of padded rows, not yet divided by `total` */
     struct ahead keys_ahead, values_ahead;
     float highest[BLOCK_ROWS], total[BLOCK_ROWS];
+    float slopes[BLOCK_ROWS]; /* what the mask is multiplied by */
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
     int active[BLOCK_ROWS];
@@ -160,15 +162,16 @@ static void weigh(const struct attention *a, struct work *w, int row, int64_t ce
 {
     float *scores = w->weights + row * CELLS;
     const uint8_t *mask = w->masks[row] ? w->masks[row] + 2 * cell : NULL;
+    const vf slope = vf_splat(w->slopes[row]);
     vf x[VECTORS], highest = vf_splat(w->highest[row]), total = vf_zero();
     for (int i = 0; i < VECTORS; i++) {
         x[i] = vf_mul(vf_load(scores + 16 * i), vf_splat(a->scale));
         if (a->cap > 0.0f)
             x[i] = vf_capped(x[i], a->cap);
         if (16 * (i + 1) > cells)
-            x[i] = vf_add(x[i], mask_of_last(mask, 16 * i, cells));
+            x[i] = vf_fma(mask_of_last(mask, 16 * i, cells), slope, x[i]);
         else if (mask)
-            x[i] = vf_add(x[i], vf_load_half(mask + 32 * i));
+            x[i] = vf_fma(vf_load_half(mask + 32 * i), slope, x[i]);
         highest = vf_max(x[i], highest);
     }
     float top = vf_highest(highest);
@@ -238,6 +241,19 @@ INLINE const float *query_of(const struct attention *a, int64_t token, int64_t h
     return (const float *)(const void *)q;
 }
 
+/* The slope of a head's ALiBi (arXiv:2108.12409): of 2^n heads, head h has 2^(-max_bias (h + 1) / 2^n);
+ * those beyond have every second one of twice as many. */
+static float slope_of(const struct attention *a, int64_t head)
+{
+    int64_t power = 1;
+    if (a->max_bias <= 0.0f)
+        return 1.0f;
+    while (2 * power <= a->heads)
+        power *= 2;
+    return head < power ? exp2f(-a->max_bias * (float)(head + 1) / (float)power)
+                        : exp2f(-a->max_bias * (float)(2 * (head - power) + 1) / (float)(2 * power));
+}
+
 static int has_finite_query(const struct attention *a, int64_t token, int64_t head)
 {
     const float *query = query_of(a, token, head);
@@ -258,6 +274,7 @@ static void begin_rows(const struct attention *a, struct work *w, const struct t
             w->masks[row] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
             w->highest[row] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
             w->total[row] = a->sinks ? 1.0f : 0.0f;
+            w->slopes[row] = slope_of(a, h);
             memset(w->result + row * padded(a->value_features), 0,
                    (size_t)padded(a->value_features) * sizeof(float));
         }
@@ -416,7 +433,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         .sinks = params.has_sinks ? dst->src[3 + (params.has_mask != 0)] : NULL,
         .tokens = q->ne[1], .history = k->ne[1], .heads = q->ne[2], .kv_heads = k->ne[2],
         .features = k->ne[0], .value_features = v->ne[0],
-        .scale = params.scale, .cap = params.cap, .out = dst->data,
+        .scale = params.scale, .cap = params.cap, .max_bias = params.max_bias, .out = dst->data,
 #if defined(HAS_AMX)
         .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])) && k->type != TYPE_F32 && v->type != TYPE_F32,
 #endif
