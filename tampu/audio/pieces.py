@@ -1,4 +1,4 @@
-"""A long sound cut where nobody speaks, into pieces that a model hears one by one."""
+"""A long sound cut at silences into pieces that a model hears one by one."""
 
 from __future__ import annotations
 

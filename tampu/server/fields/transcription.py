@@ -17,7 +17,7 @@ _TRANSLATE = "Translate the speech into English. Answer with the translation alo
 
 
 def instruction(language: str, prompt: str, *, translates: bool = False) -> str:
-    """Return what a model is told.
+    """Return the instruction for a model that transcribes or translates.
 
     Args:
         language: of the speech: a code or a name; empty: it is not known.
