@@ -10,13 +10,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.vision import CLIP, Filter, fit_video, patches, places, resize
 
-_ROPE_BASE = 10_000.0
 _FRAMES = 2
 _PROJECTOR_EPSILON = 1e-5  # PyTorch's default; no file holds it
 
@@ -86,18 +83,15 @@ class Glm4Vision(nn.VisionModel):
         pixels = CLIP(resize(image, *size, Filter.BICUBIC))
         rows, columns = size[0] // o.square, size[1] // o.square
         where = places(rows * o.merge, columns * o.merge, o.merge)
-        quarter = o.embedding // o.heads // 4
-        frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
-            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
+            **nn.grid_arrays(where, o.embedding // o.heads),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
         return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
-        side = int((self.options.max_pixels / _FRAMES) ** 0.5)
-        return self.prepare(np.zeros((side, side, 3), np.uint8))
+        return self.prepare(nn.blank_square(self.options.max_pixels / _FRAMES))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o, cut = self.options, inputs["patches"]

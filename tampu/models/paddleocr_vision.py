@@ -19,7 +19,6 @@ from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.vision import HALF, Filter, Normalization, fit_whole, patches, places, resize
 
-_ROPE_BASE = 10_000.0
 _PROJECTOR_EPSILON = 1e-5  # PyTorch's default; no file holds it
 
 
@@ -87,21 +86,18 @@ class PaddleOCRVision(nn.VisionModel):
         pixels = o.normalize(resize(image, *size, Filter.BICUBIC))
         rows, columns = size[0] // o.square, size[1] // o.square
         where = places(rows * o.merge, columns * o.merge, o.merge)
-        quarter = o.embedding // o.heads // 4
-        frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
         grid = np.array([rows, columns]) * o.merge
         in_table = (where + 0.5) * self._side / grid - 0.5
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
-            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
+            **nn.grid_arrays(where, o.embedding // o.heads),
             **nn.corner_arrays(np.clip(in_table, 0, self._side - 1), self._side),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
         return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
-        side = int(self.options.max_pixels**0.5)
-        return self.prepare(np.zeros((side, side, 3), np.uint8))
+        return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options

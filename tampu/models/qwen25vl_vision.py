@@ -18,7 +18,6 @@ from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
 
-_ROPE_BASE = 10_000.0
 _USUAL_PERIOD = 8  # every eighth layer attends to the whole image
 
 
@@ -78,22 +77,19 @@ class Qwen25VLVision(nn.VisionModel):
         cut = patches(pixels, o.patch, o.merge).reshape(rows * columns, four, -1)[order]
         where = places(rows * o.merge, columns * o.merge, o.merge).reshape(-1, four, 2)[order]
         where = where.reshape(-1, 2)
-        quarter = o.embedding // o.heads // 4
-        frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
         of_patch = np.repeat(window, four)
         alike = of_patch[:, None] == of_patch
         arrays = {
             "patches": cut.reshape(rows * columns * four, -1),
             "order": np.argsort(order).astype(np.int32),
             "mask": np.where(alike, np.float16(0), np.float16(-np.inf)),
-            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
+            **nn.grid_arrays(where, o.embedding // o.heads),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
         return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
-        side = int(self.options.max_pixels**0.5)
-        return self.prepare(np.zeros((side, side, 3), np.uint8))
+        return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options

@@ -22,7 +22,6 @@ from tampu.ml.metadata import Metadata
 from tampu.vision import HALF, Filter, Normalization, fit_pixels, patches, places, resize
 
 DEEPSTACK = "n_deepstack_layers"
-_ROPE_BASE = 10_000.0
 
 
 def _normalization(metadata: Metadata) -> Normalization:
@@ -156,22 +155,19 @@ class Qwen3VLVision(nn.VisionModel):
         o, (height, width) = self.options, frames[0].shape[:2]
         rows, columns = height // o.square, width // o.square
         where = places(rows * o.merge, columns * o.merge, o.merge)
-        quarter = o.embedding // o.heads // 4
-        frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
         arrays: dict[str, npt.NDArray[np.generic]] = {
             **{
                 name: patches(o.normalize(frame), o.patch, o.merge)
                 for name, frame in zip(("patches", "later"), frames, strict=False)
             },
-            **nn.axis_arrays(where[:, 0], where[:, 1], frequencies, frequencies),
+            **nn.grid_arrays(where, o.embedding // o.heads),
             **self._interpolation(where, (rows * o.merge, columns * o.merge)),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
         return nn.PreparedImage(arrays, (rows, columns, len(frames)), rows * columns, held)
 
     def largest(self) -> nn.PreparedImage:
-        side = int(self.options.max_pixels**0.5)
-        return self.prepare(np.zeros((side, side, 3), np.uint8))
+        return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options

@@ -45,6 +45,7 @@ from tampu.nn.encoder import attend as attend
 from tampu.nn.encoder import axis_arrays as axis_arrays
 from tampu.nn.encoder import corner_arrays as corner_arrays
 from tampu.nn.encoder import drop_class as drop_class
+from tampu.nn.encoder import grid_arrays as grid_arrays
 from tampu.nn.encoder import interpolate as interpolate
 from tampu.nn.encoder import project_patches as project_patches
 from tampu.nn.experts import BiasedRouter as BiasedRouter
@@ -73,6 +74,7 @@ from tampu.nn.image import SpecialTokens as SpecialTokens
 from tampu.nn.image import VideoSampling as VideoSampling
 from tampu.nn.image import VisionModel as VisionModel
 from tampu.nn.image import audio_placeholders as audio_placeholders
+from tampu.nn.image import blank_square as blank_square
 from tampu.nn.image import find_special_tokens as find_special_tokens
 from tampu.nn.image import grid_placeholders as grid_placeholders
 from tampu.nn.image import read_colors as read_colors

@@ -22,6 +22,7 @@ from tampu.nn.linear import Embedding, Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
+_GRID_BASE = 10_000.0
 _MAX_QUERIES_OF_ONE_PASS = 256  # for more of them keys and values are read several times
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -191,6 +192,18 @@ def axis_arrays(
         "row_divisors": np.concatenate(row_parts[::order]).astype(np.float32),
         "column_divisors": np.concatenate(column_parts[::order]).astype(np.float32),
     }
+
+
+def grid_arrays(places: Numbers, head_dim: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the data for `AxisRope` of rows and columns with the same frequencies, of base 10,000.
+
+    Args:
+        places: (n, 2): the row and the column of each patch.
+        head_dim: half of its pairs rotate by the row, the others by the column.
+    """
+    quarter = head_dim // 4
+    frequencies = _GRID_BASE ** (-np.arange(quarter) / quarter)
+    return axis_arrays(places[:, 0], places[:, 1], frequencies, frequencies)
 
 
 def corner_arrays(places: Numbers, side: int) -> dict[str, npt.NDArray[np.generic]]:

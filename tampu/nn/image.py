@@ -55,6 +55,12 @@ class Placeholders:
     is_cross: bool = False
 
 
+def blank_square(pixels: float) -> RGBImage:
+    """Return a blank image of at most so many pixels."""
+    side = int(pixels**0.5)
+    return np.zeros((side, side, 3), np.uint8)
+
+
 def grid_placeholders(
     tokens: Mapping[str, tuple[int, ...]], rows: int, columns: int
 ) -> Placeholders:

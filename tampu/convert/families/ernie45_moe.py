@@ -16,7 +16,7 @@ from tampu.convert.experts import (
     without_mtp,
 )
 from tampu.convert.families.llama import NAMES
-from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.family import Family, Parameters, expert_counts, text_parameters
 
 
 def parameters(config: Config) -> Parameters:
@@ -28,17 +28,11 @@ def parameters(config: Config) -> Parameters:
     config.get("moe_norm_min")  # the weights of the best experts never have so small a sum
     layers = config.layers()
     config.require("moe_layer_end_index", (None, -1, layers - 1), -1)
-    experts, used = config.integer("moe_num_experts"), config.integer("moe_k")
-    width, shared = (
-        config.integer("moe_intermediate_size"),
-        config.natural("moe_num_shared_experts"),
-    )
-    if used > experts:
-        raise config.error("moe_k", f"{used} of {experts} experts")
+    width = config.integer("moe_intermediate_size")
+    shared = config.natural("moe_num_shared_experts")
     return {
         **text_parameters(config, scalings=("none", "linear", "yarn")),
-        "expert_count": experts,
-        "expert_used_count": used,
+        **expert_counts(config, "moe_num_experts", "moe_k"),
         "expert_feed_forward_length": width,
         "expert_shared_count": shared,
         "expert_shared_feed_forward_length": width * shared,

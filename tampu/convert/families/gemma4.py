@@ -33,7 +33,7 @@ from tampu.convert.families.gemma4_vision import (
     sound_parameters,
     tower_parameters,
 )
-from tampu.convert.family import Family, Parameters, no_variant
+from tampu.convert.family import Family, Parameters, expert_counts, no_variant
 
 log = logging.getLogger("tampu")
 
@@ -109,8 +109,7 @@ def parameters(config: Config) -> Parameters:
         keys["final_logit_softcapping"] = config.number("final_logit_softcapping")
     if config.flag("enable_moe_block", default=False):
         keys |= {
-            "expert_count": config.integer("num_experts"),
-            "expert_used_count": config.integer("top_k_experts"),
+            **expert_counts(config, "num_experts", "top_k_experts"),
             "expert_feed_forward_length": config.integer("moe_intermediate_size"),
         }
     return keys

@@ -6,7 +6,7 @@ from tampu.convert import mamba2
 from tampu.convert.config import Config
 from tampu.convert.families.llama import GATED, NAMES_WITHOUT_MLP
 from tampu.convert.families.mamba import step_rank
-from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.family import Family, Parameters, expert_counts, text_parameters
 
 _LAYER = "model.layers.{}."
 _MAMBA = f"{_LAYER}mamba."
@@ -35,14 +35,12 @@ def parameters(config: Config) -> Parameters:
     period, offset = config.integer("attn_layer_period", 8), config.natural("attn_layer_offset", 4)
     for key in ("expert_layer_period", "expert_layer_offset", "layer_types"):
         config.get(key)  # the tensors and the numbers above say it
-    experts, used = config.integer("num_experts", 16), config.integer("num_experts_per_tok", 2)
     keys = text_parameters(config, scalings=("none",))
     heads, hidden = keys["attention.head_count_kv"], config.integer("hidden_size")
     layers = range(config.layers())
     return keys | {
         "attention.head_count_kv": [heads if i % period == offset else 0 for i in layers],
-        "expert_count": experts,
-        "expert_used_count": used,
+        **expert_counts(config, "num_experts"),
         "ssm.conv_kernel": config.integer("mamba_d_conv", 4),
         "ssm.inner_size": config.integer("mamba_expand", 2) * hidden,
         "ssm.state_size": config.integer("mamba_d_state", 16),
@@ -70,5 +68,5 @@ JAMBA = Family(
     ),
     parameters=parameters,
     transform=mamba2.transform,
-    defaults={"max_position_embeddings": 262_144},
+    defaults={"max_position_embeddings": 262_144, "num_experts": 16, "num_experts_per_tok": 2},
 )

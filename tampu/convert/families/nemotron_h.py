@@ -11,6 +11,7 @@ from functools import partial
 from tampu.convert import mamba2
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
+from tampu.convert.experts import grouped_counts
 from tampu.convert.family import Family, Parameters, text_parameters
 
 _LAYER = "model.layers.{}."
@@ -87,24 +88,13 @@ def layer_kinds(config: Config) -> str:
 
 
 def _expert_keys(config: Config) -> Parameters:
-    experts, used = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
-    groups, top_groups = config.integer("n_group", 1), config.integer("topk_group", 1)
-    if used > experts:
-        raise config.error("num_experts_per_tok", f"{used} of {experts} experts")
-    if experts % groups or top_groups > groups:
-        raise config.error("n_group", f"{top_groups} of {groups} groups for {experts} experts")
     config.require("n_shared_experts", (1,), 1)
     latent = {"moe_latent_size": config.integer("moe_latent_size")}
     return {
-        "expert_count": experts,
-        "expert_used_count": used,
+        **grouped_counts(config, "n_routed_experts"),
         "expert_feed_forward_length": config.integer("moe_intermediate_size"),
         "expert_shared_count": 1,
         "expert_shared_feed_forward_length": config.integer("moe_shared_expert_intermediate_size"),
-        "expert_group_count": groups,
-        "expert_group_used_count": top_groups,
-        "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
-        "expert_weights_norm": config.flag("norm_topk_prob", default=True),
         **(latent if "moe_latent_size" in config else {}),
     }
 
