@@ -1,4 +1,4 @@
-"""Computes graphs on the devices in use and allocates their memory.
+"""Computes graphs on the devices in use.
 
 All graphs are computed on one thread that the backend owns, because OpenMP keeps a team of workers
 for each computing thread. All of one graph is done, from finding memory and writing inputs to
@@ -8,7 +8,6 @@ does the first part; otherwise that thread does, once the graph before is done.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections import deque
@@ -21,17 +20,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ComputeError, OutOfMemoryError
+from tampu.errors import ComputeError
 from tampu.ml.compute_devices import ComputeDevices
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, compute_failure, find_devices, log_system
+from tampu.ml.graph_allocator import GraphAllocator
 from tampu.ml.kernels import KernelChoice, find_kernels
-from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.library import gg
 from tampu.ml.machine import default_threads, read_available_memory
 from tampu.ml.nan_detector import NaNDetector
 from tampu.ml.pinned import PinnedMemory
-from tampu.ml.split_plan import store_plan
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import AdaptiveThreads
 from tampu.ml.transfers import begin_read, check_data, is_on_gpu, read, write
@@ -91,33 +90,16 @@ class Backend:
         self.device_map = device_map or DeviceMap()
         self.cpu = _cpu_of(self.devices)
         self._compute_devices = ComputeDevices(self.cpu, self.device_map, self.kernels)
-        self._working = self._compute_devices.all
-        self._handles = _start(self._working)
-        self._handle = self._handles[-1]
-        self._fitting = AdaptiveThreads(self.threads)
-        count = len(self._handles)
-        handles = (ctypes.c_void_p * count)(*self._handles)
-        types = (ctypes.c_void_p * count)(*(device.buffer_type for device in self._working))
-        # ggml counts operands from outside the graph too: at most three of each node.
-        size = 4 * max_nodes
-        # ggml may have a GPU compute the CPU's layers for long prompts. It cannot run our kernels,
-        # so each operation between them would go there and back.
-        offloads = self.kernels is None
-        self._scheduler = int(
-            gg.ggml_backend_sched_new(handles, types, count, size, False, offloads) or 0  # noqa: FBT003
-        )
-        self._nan_detector: NaNDetector | None = None
-        # The graph that is allocated now, and how many nodes it had then.
-        self._placed: tuple[Context, int] | None = None
-        self._persistent_data: dict[
-            int, npt.NDArray[np.generic]
-        ] = {}  # what is in inputs that stay
         self.counts = TransferCounts()
-        alone = self._working[0] if self.device_map.is_on_one else None  # computes whole graphs
+        self._allocator = GraphAllocator(self._compute_devices, max_nodes, self.counts)
+        self._fitting = AdaptiveThreads(self.threads)
+        # What is in inputs that stay.
+        self._persistent_data: dict[int, npt.NDArray[np.generic]] = {}
+        # The device that computes whole graphs, if there is one.
+        alone = self._compute_devices.all[0] if self.device_map.is_on_one else None
         self._is_async = alone is not None and alone.is_async
         pinned = alone.host_buffer_type if alone else None
         self._pinned_inputs, self._pinned_results = PinnedMemory(pinned), PinnedMemory(pinned)
-        self._buffers = 0  # how many there have been for what graphs compute
         self._thread = Threads(1, "tampu-compute")
         self._queue: deque[Work] = deque()  # what was submitted and is not computed
         self._submitting = threading.Lock()  # the thread has them in the same order
@@ -149,7 +131,7 @@ class Backend:
         """
         self._check_open()
         with self._submitting:
-            self._thread.submit(self._plan, context).result()
+            self._thread.submit(self._allocator.plan, context).result()
 
     @property
     def graph_bytes(self) -> int:
@@ -159,17 +141,11 @@ class Backend:
     @property
     def splits(self) -> int:
         """How many parts the last graph was divided into, each computed by one device."""
-        if self._placed and (plan := self._placed[0].split_plan):
-            return len(plan.parts)
-        return int(gg.ggml_backend_sched_get_n_splits(self._scheduler))
+        return self._allocator.splits
 
     def graph_sizes(self) -> dict[str, int]:
         """Return the bytes allocated for what graphs compute, for each device by its label."""
-        size = gg.ggml_backend_sched_get_buffer_size
-        return {
-            device.label: int(size(self._scheduler, handle))
-            for device, handle in zip(self._working, self._handles, strict=True)
-        }
+        return self._allocator.sizes()
 
     # -- computing -------------------------------------------------------------------------------
 
@@ -218,13 +194,11 @@ class Backend:
     def detect_nan(self) -> None:
         """Check the values of every node from now on; see `Computed.fault`. This is slow."""
         self.wait()
-        self._nan_detector = NaNDetector()
-        self._placed = None
-        self._nan_detector.attach(self._scheduler)
+        self._allocator.attach(NaNDetector())
 
     def wait(self) -> None:
         """Return once all that was submitted is computed."""
-        if self._scheduler:
+        if self._allocator.scheduler:
             with suppress(ProgramEndedError):  # all of it is computed then
                 self._thread.submit(int).result()
 
@@ -233,45 +207,14 @@ class Backend:
         self._thread.shutdown()
         self._pinned_inputs.close()
         self._pinned_results.close()
-        if self._scheduler:
-            gg.ggml_backend_sched_free(self._scheduler)
-            for handle in self._handles:
-                gg.ggml_backend_free(handle)
-            self._scheduler = 0
+        self._allocator.close()
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _plan(self, context: Context) -> None:
-        """Find memory for a graph's tensors.
-
-        Without this, ggml would give a new graph the allocation of the one before if both have the
-        same number of nodes, though the nodes differ: results would be overwritten before they are
-        used. And a graph allocated in a buffer that a larger graph has replaced would write there.
-        """
-        self._placed = None
-        context.finish()
-        if context.plan is not None:
-            context.clear_allocations()
-        size = self.graph_bytes
-        self._reset(context)
-        self.counts.plans += 1
-        is_reserved = gg.ggml_backend_sched_reserve(self._scheduler, context.graph)
-        if not is_reserved or self.graph_bytes != size:  # ggml frees the old buffer before
-            self._buffers += 1
-        if not is_reserved:
-            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
-        context.plan = self._buffers
 
     def _prepare(
         self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
     ) -> None:
-        state = (context, gg.ggml_graph_n_nodes(context.graph))
-        if self._compute_devices.is_divided:
-            self._allocate_divided(state)
-        else:
-            self._allocate(state)
-        if state != self._placed:
-            self._placed = state
+        if self._allocator.allocate(context):
             self._persistent_data.clear()
         pinned = self._pinned_inputs.take(context.joined_bytes)
         joined = np.zeros(context.joined_bytes, np.uint8) if pinned is None else pinned
@@ -293,53 +236,8 @@ class Backend:
             self.counts.bytes_written += joined.nbytes
             self.counts.bytes_pinned += joined.nbytes if joined is pinned else 0
 
-    def _allocate(self, state: tuple[Context, int]) -> None:
-        """Give a graph of the CPU alone its tensors; their addresses stay the same."""
-        context, _ = state
-        if context.plan != self._buffers:
-            self._plan(context)
-        if state != self._placed:
-            self._placed = None
-            self._schedule(context)
-
-    def _allocate_divided(self, state: tuple[Context, int]) -> None:
-        """Give a graph its tensors and its copies between devices; store both if possible."""
-        context, nodes = state
-        plan = None
-        if context.plan == self._buffers and self._nan_detector is None:
-            plan = context.split_plan
-        if plan is None and state == self._placed:
-            return
-        if plan is None or plan.nodes != nodes:
-            context.split_plan = None
-            self._plan(context)  # the copies are allocated among the other tensors
-            self._schedule(context)
-            if self._nan_detector is None:
-                replaced = context.headers.replaced_sources()
-                context.split_plan = store_plan(
-                    self._scheduler, context.graph, replaced, self._handles
-                )
-
-    def _schedule(self, context: Context) -> None:
-        """Allocate a graph as it was planned, in the same buffers."""
-        self._reset(context)
-        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
-            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
-
-    def _reset(self, context: Context) -> None:
-        """Reset the scheduler and allocate another graph."""
-        gg.ggml_backend_sched_reset(self._scheduler)
-        if self._compute_devices.is_divided:
-            context.headers.restore()
-            place = gg.ggml_backend_sched_set_tensor_backend
-            for node in (*context.custom, *context.cpu_nodes):
-                place(self._scheduler, node, self._handle)
-            if self.device_map.is_on_one:  # else they would be copied there, one by one
-                for tensor in context.inputs:
-                    place(self._scheduler, tensor.pointer, self._handles[0])
-
     def _check_open(self) -> None:
-        if not self._scheduler:
+        if not self._allocator.scheduler:
             raise ComputeError("the backend is closed")
 
     def _compute(self, work: Work) -> Computed:
@@ -362,14 +260,14 @@ class Backend:
             self.counts.waits += plan.waits
         else:
             graph = work.context.graph
-            work.status = int(gg.ggml_backend_sched_graph_compute(self._scheduler, graph))
+            work.status = int(gg.ggml_backend_sched_graph_compute(self._allocator.scheduler, graph))
         elapsed = time.perf_counter_ns() - work.began_ns
         self._fitting.end()
         if work.status != 0:
             raise compute_failure(work.status, self.device_map.devices)
-        fault = self._nan_detector.found if self._nan_detector else ""
-        if self._nan_detector:
-            self._nan_detector.found = ""
+        fault = ""
+        if detector := self._allocator.nan_detector:
+            fault, detector.found = detector.found, ""
         if work.results is None:
             arrays = [read(tensor) for tensor in work.outputs]
             self.counts.waits += sum(is_on_gpu(tensor) for tensor in work.outputs)
@@ -383,8 +281,7 @@ class Backend:
 
     def _can_begin_early(self, context: Context) -> bool:
         """Return whether a device would compute a graph while this thread does something else."""
-        is_planned = context.split_plan is not None and context.plan == self._buffers
-        return is_planned and self._is_async
+        return self._is_async and self._allocator.is_planned(context)
 
     def _write(self, work: Work) -> None:
         """Find memory for a graph and write its inputs."""
@@ -396,17 +293,18 @@ class Backend:
 
     def _begin(self, work: Work) -> None:
         """Start computing a graph if it has a split plan; its inputs are written then."""
+        handles = self._allocator.handles
         if not work.is_written:
             self._write(work)
         try:
-            gg.ggml_backend_cpu_set_n_threads(self._handle, self._fitting.begin())
+            gg.ggml_backend_cpu_set_n_threads(handles[-1], self._fitting.begin())
             work.began_ns = time.perf_counter_ns()
         finally:
             self._begun.set()  # last: a call of ggml's lets the thread that waits have Python
         if work.context.split_plan and not work.error:
             work.status = work.context.split_plan.start()
             if self._is_async and work.status == 0:
-                work.results = begin_read(self._handles[0], work.outputs, self._pinned_results)
+                work.results = begin_read(handles[0], work.outputs, self._pinned_results)
 
 
 def _cpu_of(devices: Sequence[Device]) -> Device:
@@ -418,16 +316,3 @@ def _cpu_of(devices: Sequence[Device]) -> Device:
             " and none was loaded; reinstall it with `make run`"
         )
     return cpu
-
-
-def _start(devices: Sequence[Device]) -> list[OpaquePointer]:
-    """Start all of these devices, or none."""
-    handles: list[OpaquePointer] = []
-    try:
-        for device in devices:
-            handles.append(device.start())
-    except ComputeError:
-        for handle in handles:
-            gg.ggml_backend_free(handle)
-        raise
-    return handles
