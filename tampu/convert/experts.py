@@ -12,7 +12,8 @@ from typing import cast
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.families.llama import GATED, NAMES
-from tampu.convert.family import Parameters, expert_counts
+from tampu.convert.family import Parameters
+from tampu.convert.keys.experts import grouped_counts
 
 log = logging.getLogger("tampu")
 
@@ -56,26 +57,6 @@ def deepseek_parameters(
         "expert_shared_count": config.integer(shared),
         "leading_dense_block_count": config.natural("first_k_dense_replace"),
         "expert_gating_func": SIGMOID,
-    }
-
-
-def grouped_counts(config: Config, experts: str) -> Parameters:
-    """Return the numbers of experts and of their groups, and what their weights are scaled by.
-
-    Raises:
-        ModelFileError: if more experts or groups are used than there are.
-    """
-    counts = expert_counts(config, experts)
-    groups, top_groups = config.integer("n_group", 1), config.integer("topk_group", 1)
-    count = config.integer(experts)
-    if count % groups or top_groups > groups:
-        raise config.error("n_group", f"{top_groups} of {groups} groups for {count} experts")
-    return {
-        **counts,
-        "expert_group_count": groups,
-        "expert_group_used_count": top_groups,
-        "expert_weights_scale": config.number("routed_scaling_factor", 1.0),
-        "expert_weights_norm": config.flag("norm_topk_prob", default=True),
     }
 
 

@@ -376,34 +376,3 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     if window is None or (isinstance(length, int) and window >= length):
         return parameters
     return parameters | {"attention.sliding_window": window}
-
-
-def moe_parameters(config: Config, *, width: str) -> Parameters:
-    """Return the keys of a mixture of experts.
-
-    Args:
-        config: the text model's configuration.
-        width: the key in config.json of one expert's width.
-    """
-    count = next((key for key in ("num_local_experts", "num_experts") if key in config), "")
-    return {
-        **expert_counts(config, count or "num_experts"),
-        "expert_feed_forward_length": config.integer(width),
-    }
-
-
-def expert_counts(config: Config, count: str, used: str = "num_experts_per_tok") -> Parameters:
-    """Return how many experts there are, and how many of them a token uses.
-
-    Args:
-        config: the text model's configuration.
-        count: the key in config.json of the first number.
-        used: the key of the second.
-
-    Raises:
-        ModelFileError: if more are used than there are.
-    """
-    experts, chosen = config.integer(count), config.integer(used)
-    if chosen > experts:
-        raise config.error(used, f"{chosen} of {experts} experts")
-    return {"expert_count": experts, "expert_used_count": chosen}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tampu.convert.config import Config
 from tampu.convert.experts import OF_SOME_LAYERS, SCORE_BIAS, SHARED, SIGMOID, STACKS
 from tampu.convert.families.llama import NAMES, QK_NORM_NAMES
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 
 _LAYER = "model.layers.{}."
 _PERIOD = 4  # its readers know no other

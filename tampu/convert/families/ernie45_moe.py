@@ -16,7 +16,8 @@ from tampu.convert.experts import (
     without_mtp,
 )
 from tampu.convert.families.llama import NAMES
-from tampu.convert.family import Family, Parameters, expert_counts, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import expert_counts
 
 
 def parameters(config: Config) -> Parameters:

@@ -33,7 +33,8 @@ from tampu.convert.families.gemma4_vision import (
     sound_parameters,
     tower_parameters,
 )
-from tampu.convert.family import Family, Parameters, expert_counts, no_variant
+from tampu.convert.family import Family, Parameters, no_variant
+from tampu.convert.keys.experts import expert_counts
 
 log = logging.getLogger("tampu")
 

@@ -14,7 +14,8 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES_WITHOUT_MLP
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.lazy_tensor import LazyTensor, strided, transposed
 from tampu.errors import ModelFileError, UnsupportedModelError
 

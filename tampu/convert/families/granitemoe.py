@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from tampu.convert.config import Config
 from tampu.convert.families.llama import NAMES_WITHOUT_MLP, transform
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.lazy_tensor import View, nth_part
 
 _LAYER = "model.layers.{}."

@@ -12,7 +12,8 @@ from tampu.convert.experts import (
     count_dense_layers,
 )
 from tampu.convert.families.llama import GATED, NAMES, QK_NORM_NAMES
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 
 _LAYER = "model.layers.{}."
 

@@ -6,7 +6,8 @@ from tampu.convert import mamba2
 from tampu.convert.config import Config
 from tampu.convert.families.llama import GATED, NAMES_WITHOUT_MLP
 from tampu.convert.families.mamba import step_rank
-from tampu.convert.family import Family, Parameters, expert_counts, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import expert_counts
 
 _LAYER = "model.layers.{}."
 _MAMBA = f"{_LAYER}mamba."

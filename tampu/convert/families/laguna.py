@@ -12,13 +12,8 @@ from tampu.convert.experts import (
     count_dense_layers,
 )
 from tampu.convert.families.llama import GATED, NAMES, QK_NORM_NAMES
-from tampu.convert.family import (
-    Family,
-    Parameters,
-    moe_parameters,
-    rotated_features,
-    text_parameters,
-)
+from tampu.convert.family import Family, Parameters, rotated_features, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.windows import SLIDING, window_flags, window_rope
 
 _LAYER = "model.layers.{}."

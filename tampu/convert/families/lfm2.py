@@ -8,7 +8,8 @@ from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
 from tampu.convert.experts import OF_SOME_LAYERS, SCORE_BIAS, SIGMOID
 from tampu.convert.families.llama import GATED
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 
 _CONVOLUTION = {
     "model.layers.{}.conv.in_proj": "blk.{}.shortconv.in_proj",

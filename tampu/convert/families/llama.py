@@ -14,14 +14,8 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, Rope, read_rope
-from tampu.convert.family import (
-    Family,
-    Parameters,
-    moe_parameters,
-    rotated_features,
-    text_parameters,
-    with_window,
-)
+from tampu.convert.family import Family, Parameters, rotated_features, text_parameters, with_window
+from tampu.convert.keys.experts import moe_parameters
 
 NAMES = {
     "model.embed_tokens": "token_embd",

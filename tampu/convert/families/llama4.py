@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.families.llama import GATED, NAMES_WITHOUT_MLP, rope_factors
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import nth_part, transposed
 from tampu.convert.vision import ATTENTION, PREFIXES, require_unscaled_rope, tower_keys, tower_names

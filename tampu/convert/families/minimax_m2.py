@@ -7,12 +7,8 @@ from typing import cast
 from tampu.convert.config import Config
 from tampu.convert.experts import SCORE_BIAS, SIGMOID
 from tampu.convert.families.llama import MIXTRAL, NAMES_WITHOUT_MLP, QK_NORM_NAMES
-from tampu.convert.family import (
-    Family,
-    Parameters,
-    moe_parameters,
-    text_parameters,
-)
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 
 _MOE = "model.layers.{}.block_sparse_moe."
 

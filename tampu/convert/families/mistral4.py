@@ -8,7 +8,8 @@ from __future__ import annotations
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
 from tampu.convert.families.deepseek2 import NAMES, OPTIONAL, halves_of_kv_b, latent_keys
-from tampu.convert.family import Family, Parameters, moe_parameters
+from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.experts import moe_parameters
 
 _EXPERTS = "model.layers.{}.mlp.experts."
 

@@ -11,8 +11,8 @@ from functools import partial
 from tampu.convert import mamba2
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
-from tampu.convert.experts import grouped_counts
 from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import grouped_counts
 
 _LAYER = "model.layers.{}."
 _PARTS = {

@@ -13,7 +13,8 @@ from dataclasses import replace
 from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, read_rope
 from tampu.convert.families.bert import encoder_parameters, gather
-from tampu.convert.family import Family, Parameters, moe_parameters
+from tampu.convert.family import Family, Parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.lazy_tensor import View, transposed
 from tampu.errors import UnsupportedModelError
 from tampu.models.nomic_bert import EXPERT_BIASES

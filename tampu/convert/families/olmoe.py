@@ -6,7 +6,8 @@ from tampu.convert.config import Config
 from tampu.convert.experts import STACKS
 from tampu.convert.families.llama import QK_NORM_NAMES
 from tampu.convert.families.qwen import MOE_NAMES
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 
 
 def parameters(config: Config) -> Parameters:

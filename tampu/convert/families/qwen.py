@@ -15,13 +15,8 @@ from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.families.bert import classifier_keys
 from tampu.convert.families.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
-from tampu.convert.family import (
-    Family,
-    Parameters,
-    moe_parameters,
-    text_parameters,
-    with_window,
-)
+from tampu.convert.family import Family, Parameters, text_parameters, with_window
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.vision import (

@@ -26,12 +26,8 @@ from tampu.convert.families.qwen3vl import (
     image_settings,
     tower_parameters,
 )
-from tampu.convert.family import (
-    Family,
-    Parameters,
-    moe_parameters,
-    text_parameters,
-)
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.lazy_tensor import View, nth_part
 
 _PREFIXES = {"model.language_model.": "model.", "model.mtp.": "mtp."}

@@ -17,7 +17,8 @@ from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.families.llama import NAMES, QK_NORM_NAMES
 from tampu.convert.families.qwen import MOE_NAMES, frame
-from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.keys.experts import moe_parameters
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.lazy_tensor import View, nth_part, transposed, viewed
 from tampu.convert.vision import (
