@@ -7,7 +7,7 @@ time, as they do in the whole model. The rest is as in `benchmarks.random_models
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -68,16 +68,19 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
     add_vocabulary(writer, DECODER.vocabulary)
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, rows: int) -> None:
-    """Write the made-up vocabulary, with unused tokens where a model has more rows."""
-    words = make_words(WORDS, SPACE)
-    tokens = [*byte_alphabet(), *words, *CONTROL]
+def add_vocabulary(writer: gguf.GGUFWriter, rows: int, more: Sequence[str] = ()) -> None:
+    """Write the made-up vocabulary, with unused tokens where a model has more rows.
+
+    `more` are control tokens beside those that all models have.
+    """
+    words, control = make_words(WORDS, SPACE), [*CONTROL, *more]
+    tokens = [*byte_alphabet(), *words, *control]
     unused = [f"[unused {index}]" for index in range(rows - len(tokens))]
     writer.add_vocab_size(rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens + unused)
-    types = [(TokenType.NORMAL, 256 + WORDS), (TokenType.CONTROL, len(CONTROL))]
+    types = [(TokenType.NORMAL, 256 + WORDS), (TokenType.CONTROL, len(control))]
     types.append((TokenType.UNUSED, len(unused)))
     writer.add_token_types([kind for kind, count in types for _ in range(count)])
     writer.add_token_merges(list(_merges(tokens)))

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -175,9 +176,11 @@ def serve(kind: str, out: Path, threads: int, library: Path) -> None:
 class Child:
     """An engine in a separate process."""
 
-    def __init__(self, kind: str, arguments: argparse.Namespace) -> None:
-        command = [sys.executable, "-m", "benchmarks.vision", str(arguments.out), "--serve", kind]
-        command += ["--threads", str(arguments.threads), "--library", str(arguments.library)]
+    def __init__(
+        self, kind: str, arguments: argparse.Namespace, module: str, more: Sequence[str] = ()
+    ) -> None:
+        command = [sys.executable, "-m", module, str(arguments.out), "--serve", kind]
+        command += ["--threads", str(arguments.threads), "--library", str(arguments.library), *more]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -188,14 +191,13 @@ class Child:
         if self._line() != "ready":
             raise SystemExit(f"{kind} did not start")
 
-    def turns(self, seed: int) -> tuple[float, float]:
-        """Return the seconds of the first and of the second turn about an image."""
+    def seconds(self, seed: int) -> list[float]:
+        """Return what its `serve` measures with this seed."""
         if self.process.stdin is None:
             raise SystemExit("the engine is closed")
         self.process.stdin.write(f"{seed}\n")
         self.process.stdin.flush()
-        first, second = json.loads(self._line())
-        return float(first), float(second)
+        return [float(each) for each in json.loads(self._line())]
 
     def close(self) -> None:
         """End the process."""
@@ -223,11 +225,11 @@ def main() -> None:
         serve(arguments.serve, arguments.out, arguments.threads, arguments.library)
         return
     kinds = ["tampu", *(kind for kind in arguments.peers.split(",") if kind)]
-    children = {kind: Child(kind, arguments) for kind in kinds}
-    rounds: list[dict[str, tuple[float, float]]] = []
+    children = {kind: Child(kind, arguments, "benchmarks.vision") for kind in kinds}
+    rounds: list[dict[str, list[float]]] = []
     try:
         for seed in range(1, arguments.rounds + 1):
-            rounds.append({kind: child.turns(seed) for kind, child in children.items()})
+            rounds.append({kind: child.seconds(seed) for kind, child in children.items()})
             print(f"round {seed}: {rounds[-1]}", file=sys.stderr)
     finally:
         for child in children.values():

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks import gemma
+from benchmarks import gemma, qwen3_asr
 from benchmarks.models import DECODER, plan, rope_factors
 from benchmarks.random_models import QUANT_MIXES, has_more_bits
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
@@ -78,3 +78,9 @@ def test_the_model_that_sees_has_the_sizes_of_gemma_3_4b_and_siglip_400m() -> No
     assert round(sum(math.prod(tensor.shape) for tensor in tower) / 1e6) == 420
     pieces, types = gemma.make_pieces()
     assert len(set(pieces)) == len(types) == gemma.DECODER.vocabulary
+
+
+def test_the_model_that_hears_has_the_sizes_of_qwen3_asr_600m() -> None:
+    text, tower = list(qwen3_asr.plan_text(QUANT_MIXES["Q4_K_M"])), list(qwen3_asr.plan_tower())
+    assert round(sum(math.prod(tensor.shape) for tensor in text) / 1e6) == 596
+    assert round(sum(math.prod(tensor.shape) for tensor in tower) / 1e6) == 188
