@@ -9,13 +9,14 @@ import numpy as np
 
 from tampu.audio.decoded import DecodedSound
 from tampu.audio.features import Samples
-from tampu.audio.formats import DEFAULT_AUDIO_LIMITS, AudioLimits, is_wav
+from tampu.audio.formats import DEFAULT_AUDIO_LIMITS, SAMPLE_RATE, AudioLimits, is_wav
 from tampu.errors import RequestError
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _BITS = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of programs that write to a pipe
 _LARGEST = 0x7FFFF000  # and so are larger ones
+_INT16 = 2**15 - 1
 _BLOCK = 1 << 20  # samples of each channel that are converted at once
 
 
@@ -52,6 +53,15 @@ def decode_wav(data: bytes, limits: AudioLimits = DEFAULT_AUDIO_LIMITS) -> Sampl
             raise RequestError("the WAV file has samples that are not numbers")
         sound.push(values.reshape(-1, channels).mean(axis=1, dtype=np.float32), rate)
     return sound.whole()
+
+
+def wav_file(samples: Samples) -> bytes:
+    """Return a decoded sound as a WAV file of 16 bits."""
+    data = (np.clip(samples, -1, 1) * np.float32(_INT16)).astype("<i2").tobytes()
+    form = struct.pack("<HHIIHH", _PCM, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
+    chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data"
+    head = b"RIFF" + struct.pack("<I", len(chunks) + 4 + len(data)) + chunks
+    return head + struct.pack("<I", len(data)) + data
 
 
 def serve(request: bytes) -> bytes:

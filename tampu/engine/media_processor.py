@@ -74,12 +74,21 @@ class MediaProcessor:
             RequestError: if the model takes no sounds, or cannot take this one.
         """
         encoder = self._audio()
-        samples = self._audio_decoder.decode(sound) if isinstance(sound, bytes) else sound
+        samples = self.decode_audio(sound) if isinstance(sound, bytes) else sound
         items = (
             self._numbered(item) if isinstance(item, PreparedImage) else item
             for item in encoder.prepare(samples)
         )
         return PreparedMedia(tuple(items))
+
+    def decode_audio(self, file: bytes) -> Samples:
+        """Return the sound in a file.
+
+        Raises:
+            RequestError: if the model takes no sounds, or the file cannot be decoded.
+        """
+        self._audio()
+        return self._audio_decoder.decode(file)
 
     def prepare_file(self, file: bytes | RGBImage | Samples) -> NumberedImage | PreparedMedia:
         """Return the image, the video or the sound in a file as the model takes it."""
@@ -116,3 +125,4 @@ class MediaProcessor:
         """End the sandboxes that decode."""
         self._decoder.close()
         self._video_decoder.close()
+        self._audio_decoder.close()

@@ -28,6 +28,7 @@ from tampu.engine.prompts import (
 )
 from tampu.engine.questions import Decisions, Question
 from tampu.engine.request import Computation, Lane, Lora, Request, Result, prompt_lane
+from tampu.engine.sounds import CutSound
 from tampu.ml.vectors import UNIT
 from tampu.runner.events import Done, Usage
 from tampu.runner.generate_options import GenerateOptions, Priority
@@ -374,6 +375,7 @@ KINDS: tuple[type[Request[Any]], ...] = (
     Decide,
     Rerank,
     Capture,
+    CutSound,
     Encode,
     Decode,
     CheckFormat,

@@ -61,6 +61,7 @@ def test_a_higher_threshold_needs_louder_speech() -> None:
 )
 def test_there_is_no_speech_in_silence(quiet: Floats) -> None:
     assert find_speech(quiet, VoiceActivity()) == []
+    assert cut(quiet, Cutting()) == []
 
 
 def test_a_noise_that_lasts_is_not_speech() -> None:

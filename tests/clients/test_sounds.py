@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
-import httpx
 import ollama
 import openai
 import pytest
@@ -96,71 +95,6 @@ def test_sounds_are_images_of_ollamas_messages(server: Server) -> None:
             completions.append(client.generate(HEARING, "What?", images=files, options=options))
     for none, one in (chats, completions):
         assert one.prompt_eval_count - none.prompt_eval_count == 2 * TOKENS + 2
-
-
-def form(**fields: Any) -> dict[str, Any]:
-    return {"file": ("a.wav", wav(sound(2.0))), "model": HEARING, **fields}
-
-
-def client_of(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0)
-
-
-def test_a_transcript_is_an_object_a_text_or_a_stream_of_the_same_text(server: Server) -> None:
-    with client_of(server) as client:
-        whole = client.audio.transcriptions.create(**form())
-        text: Any = client.audio.transcriptions.create(**form(response_format="text"))
-        events = [*client.audio.transcriptions.create(**form(stream=True))]
-    assert whole.usage.input_tokens > 2 * TOKENS
-    assert whole.usage.output_tokens > 0
-    assert text == whole.text
-    *deltas, done = events
-    assert {each.type for each in deltas} <= {"transcript.text.delta"}
-    assert done.type == "transcript.text.done"
-    assert done.text == whole.text == "".join(each.delta for each in deltas).rstrip()
-    assert done.usage.output_tokens == whole.usage.output_tokens
-
-
-def test_language_and_prompt_reach_the_model_and_a_translation_is_another_task(
-    server: Server,
-) -> None:
-    with client_of(server) as client:
-        plain, german, hinted = (
-            client.audio.transcriptions.create(**form(**more)).usage.input_tokens
-            for more in ({}, {"language": "de"}, {"prompt": "Ada, Grace and Barbara"})
-        )
-        with pytest.warns(DeprecationWarning, match="deprecated"):  # of OpenAI's own service
-            english: Any = client.audio.translations.create(**form())
-    assert plain < german
-    assert plain < hinted
-    assert isinstance(english.text, str)
-
-
-def test_a_plain_form_is_enough(server: Server) -> None:
-    """As curl sends it with -F."""
-    file = encoded(sound(1.0), "flac", rate=16_000)
-    files: Any = {"file": ("a.flac", file), "model": (None, HEARING), "temperature": (None, "0")}
-    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", files=files, timeout=60)
-    assert answer.status_code == 200
-    assert set(answer.json()) == {"text", "usage"}
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"response_format": "srt"}, "response_format must be json or text, not 'srt'"),
-        ({"temperature": 2}, "temperature must be a number from 0 to 1, not '2'"),
-        ({"language": "?!"}, "language must be a code such as en"),
-        ({"include": ["logprobs"]}, r"include\[\] is not supported"),
-        ({"timestamp_granularities": ["word"]}, r"timestamp_granularities\[\] is not supported"),
-        ({"file": ("a.txt", b"text")}, "file: the sound's format is not supported; supported: WAV"),
-        ({"file": ("a.wav", wav(sound(0.2))[:200])}, "the WAV file is truncated"),
-        ({"model": SEEING}, "does not support audio"),
-    ],
-)
-def test_what_is_wrong_with_a_form_is_said(server: Server, more: Any, told: str) -> None:
-    with client_of(server) as client, pytest.raises(openai.BadRequestError, match=told):
-        client.audio.transcriptions.create(**form(**more))
 
 
 def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:

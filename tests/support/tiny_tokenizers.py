@@ -57,11 +57,12 @@ IMAGE_TOKENS = {
     "paddleocr": ["<|IMAGE_START|>", "<|IMAGE_PLACEHOLDER|>", "<|IMAGE_END|>"],
     "glm4": ["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"],
     "internvl": ["<img>", "<IMG_CONTEXT>", "</img>"],
-    "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"],
-    "voxtral": ["[BEGIN_AUDIO]", "[AUDIO]"],
+    "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"],
+    "voxtral": ["[BEGIN_AUDIO]", "[AUDIO]", "[INST]", "[/INST]", "[TRANSCRIBE]"],
     "smolvlm": ["<fake_token_around_image>", "<image>", "<global-img>",
                 *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))],
 }  # fmt: skip
+_VISIBLE = ("<asr_text>",)  # part of the text that a model writes
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 _GEMMA4_MARKS = ["<|image>", "<image|>", "<|image|>"]
@@ -174,7 +175,9 @@ def write_sentencepiece(folder: Path) -> None:
 def _train(tokenizer: Tokenizer, specials: list[str], texts: Sequence[str], **options: Any) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE,
-        special_tokens=[AddedToken(name, special=True, normalized=False) for name in specials],
+        special_tokens=[
+            AddedToken(name, special=name not in _VISIBLE, normalized=False) for name in specials
+        ],
         show_progress=False,
         **options,
     )

@@ -9,7 +9,16 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tampu.engine.backend import Handlers
-from tampu.engine.handlers import capture, decide, embed, generate, management, score, tokens
+from tampu.engine.handlers import (
+    capture,
+    decide,
+    embed,
+    generate,
+    management,
+    score,
+    sounds,
+    tokens,
+)
 
 VOCABULARY: Handlers = MappingProxyType({**tokens.HANDLERS, **management.ANY})
 """Of a model of any engine, also of one that is loaded without its weights."""
@@ -24,6 +33,7 @@ HANDLERS: Handlers = MappingProxyType(
         **embed.HANDLERS,
         **score.HANDLERS,
         **capture.HANDLERS,
+        **sounds.HANDLERS,
         **management.HANDLERS,
     }
 )

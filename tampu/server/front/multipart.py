@@ -22,7 +22,7 @@ class FormReader:
     """Reads one form: fields as texts, and one file.
 
     Attributes:
-        fields: the values of the fields, by name.
+        lists: all values of each field, in order.
         filename: of the file, as the client wrote it; None: there was none.
     """
 
@@ -41,7 +41,7 @@ class FormReader:
         self._value = bytearray()
         self._parts = 0
         self._is_complete = False
-        self.fields: dict[str, str] = {}
+        self.lists: dict[str, list[str]] = {}
         self.filename: str | None = None
         self._parser = MultipartParser(
             _boundary(content_type),
@@ -57,6 +57,11 @@ class FormReader:
             },
             max_header_size=_MAX_HEAD,
         )
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The values of the fields, by name; of one that is repeated, the last."""
+        return {name: values[-1] for name, values in self.lists.items()}
 
     async def read(self, body: AsyncIterator[bytes]) -> None:
         """Read the whole form.
@@ -113,7 +118,8 @@ class FormReader:
 
     def _end_part(self) -> None:
         if self._name and not self._is_file:
-            self.fields[self._name] = self._value.decode("utf-8", "replace")
+            value = self._value.decode("utf-8", "replace")
+            self.lists.setdefault(self._name, []).append(value)
 
     def _end(self) -> None:
         self._is_complete = True

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from tampu.audio.formats import DEFAULT_AUDIO_LIMITS
+from tampu.engine.sounds import CutSound, SoundPieces
+from tampu.errors import ContextLengthError
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.features.transcriptions.output import TranscriptWriter
 from tampu.server.features.transcriptions.requests import (
     ModelField,
-    parse_transcription,
+    TranscriptionForm,
     read_form,
 )
+from tampu.server.fields.transcription import speech_form, transcription_request
 from tampu.server.front.body import chunks
 from tampu.server.front.errors import BodyTooLargeError
 from tampu.server.front.http_response import TaskResponse, warning_headers
 from tampu.server.front.multipart import FormReader
 from tampu.server.front.routes import Access, raw
 from tampu.server.serving.event_response import event_response
+from tampu.server.serving.events import Event
+from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.serving import Serving
+from tampu.store.catalog import Entry
 
 
 def transcriptions(core: Core) -> Feature:
@@ -65,20 +72,56 @@ class TranscriptionsAPI:
         entry = self._serving.find_for(field, "audio")
         form = await asyncio.to_thread(
             read_form,
-            reader.fields,
+            reader.lists,
             None if reader.filename is None else bytes(file),
             field.model or "",
             translates=translates,
         )
-        request = parse_transcription(form, self._serving.defaults(entry))
-        writer = TranscriptWriter(http.url.path)
-        events = self._serving.generate(entry, request)
-        if form.stream or form.response_format == "json":
+        defaults = self._serving.defaults(entry)
+        speech = await asyncio.to_thread(speech_form, form.task, form.model, defaults)
+        cut = await self._cut(entry, form)
+        files = [form.file] if cut is None else [piece.file for piece in cut.pieces]
+        request = transcription_request(
+            speech,
+            files,
+            form.model,
+            defaults,
+            temperature=form.temperature,
+            is_streamed=form.stream,
+            logprobs=form.with_logprobs or form.response_format == "verbose_json",
+        )
+        writer = TranscriptWriter(http.url.path, form, speech, cut)
+        # Without a piece this only loads the model.
+        events = _advised(self._serving.generate(entry, request), is_cut=cut is not None)
+        if form.stream or form.response_format.endswith("json"):
             return event_response(events, writer, request.warnings, is_streaming=form.stream)
 
         async def work() -> Response:
             async with aclosing(events):
-                whole = writer.whole([event async for event in events])
-            return PlainTextResponse(whole["text"], headers=warning_headers(request.warnings))
+                text = writer.whole_text([event async for event in events])
+            kind = "text/vtt" if form.response_format == "vtt" else "text/plain"
+            headers = warning_headers(request.warnings)
+            return PlainTextResponse(text, headers=headers, media_type=kind)
 
         return TaskResponse(work())
+
+    async def _cut(self, entry: Entry, form: TranscriptionForm) -> SoundPieces | None:
+        """Return the pieces of a sound; None: it is heard as a whole."""
+        if form.cutting is None:
+            return None
+        asked = CutSound(form.file, form.cutting)
+        return await self._serving.ask(entry, ModelCall(model=form.model, request=asked))
+
+
+async def _advised(
+    events: AsyncGenerator[Event, None], *, is_cut: bool
+) -> AsyncGenerator[Event, None]:
+    """Yield events; an error of a sound that is too long says how it can be cut."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    except ContextLengthError as error:
+        if is_cut:
+            raise
+        raise ContextLengthError(f"{error}; or set chunking_strategy to auto") from None
