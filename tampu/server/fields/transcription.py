@@ -51,7 +51,7 @@ class SpeechTask:
     prompt: str = ""
 
     def __post_init__(self) -> None:
-        """Raise RequestError for a language that is none, or for a translation."""
+        """Raise RequestError for what is not a language, and for that of a translation."""
         if not self.language:
             return
         message = "language is not supported here: a translation is in English"
@@ -66,7 +66,7 @@ class SpeechTask:
 
     @property
     def instruction(self) -> str:
-        """What a model is told in a chat."""
+        """What a model is asked to do in a chat."""
         parts = [_TRANSLATE if self.translates else _TRANSCRIBE]
         if self.language:
             parts.append(f"The language is {self.language}.")
