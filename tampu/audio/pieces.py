@@ -36,10 +36,9 @@ def cut(samples: Samples, cutting: Cutting) -> list[Span]:
     """
     spans = find_speech(samples, cutting.activity)
     padding = cutting.activity.prefix_padding_ms * SAMPLE_RATE // 1000
-    limits = [span.start for span in spans[1:]] + [len(samples)]
+    limits = [*(span.start for span in spans[1:]), len(samples)]
     padded = (
-        Span(span.start, min(span.end + padding, limit))
-        for span, limit in zip(spans, limits, strict=True)
+        Span(span.start, min(span.end + padding, limits[index])) for index, span in enumerate(spans)
     )
     return list(
         _joined((part for span in padded for part in _split(samples, span, cutting)), cutting)
