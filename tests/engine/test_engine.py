@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -260,18 +261,13 @@ def test_closing_the_event_loop_cancels_only_its_own_request(
 @pytest.mark.seed("S78")
 def test_requests_of_many_threads_give_the_same_as_alone(engine: Engine) -> None:
     prompts = ["the cat", "he is in", "", "on a list of the", "an old", "it was the host"]
-    expected = [engine.generate(prompt, max_tokens=15, **GREEDY).tokens for prompt in prompts]
-    found = {}
 
-    def ask(prompt: str) -> None:
-        found[prompt] = engine.generate(prompt, max_tokens=15, **GREEDY).tokens
+    def answer(prompt: str) -> list[int]:
+        return engine.generate(prompt, max_tokens=15, **GREEDY).tokens
 
-    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[prompt] for prompt in prompts] == expected
+    expected = [answer(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        assert list(threads.map(answer, prompts)) == expected
     rest(engine)
 
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.fork_server import FORK_SERVER
 from support.schemas import LARGE, closed
-from support.vocabularies import CONTROL, byte_level
 
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
-from tampu.tokenizer import load_tokenizer
+from tests.sampling.conftest import TOKENIZER
 
 pytestmark = pytest.mark.server
 
-TOKENIZER = load_tokenizer(byte_level("</s>", types={"</s>": CONTROL}, eos_token_id=256))
 UP_TO = {"type": "integer", "maximum": 2**64}
-
-
-@pytest.fixture(scope="module")
-def constraints() -> Iterator[Constraints]:
-    made = Constraints(TOKENIZER, FORK_SERVER)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> None:
-    """The worker thread is the module's."""
 
 
 def allows(constraints: Constraints, grammar: Grammar, text: str) -> bool:

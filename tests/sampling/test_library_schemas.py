@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 from support import nonsense
-from support.fork_server import FORK_SERVER
 from support.library_schemas import ENFORCED, IGNORED
-from support.vocabularies import CONTROL, byte_level
 
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
-from tampu.tokenizer import load_tokenizer
+from tests.sampling.conftest import TOKENIZER
 
 pytestmark = pytest.mark.server
-
-TOKENIZER = load_tokenizer(byte_level("</s>", types={"</s>": CONTROL}, eos_token_id=256))
-
-
-@pytest.fixture(scope="module")
-def constraints() -> Iterator[Constraints]:
-    made = Constraints(TOKENIZER, FORK_SERVER)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> None:
-    """The worker thread is the module's."""
 
 
 def is_json_schema(value: Any) -> bool:

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import jsonschema
 import pytest
 from pydantic import TypeAdapter
 from support import nonsense
-from support.fork_server import FORK_SERVER
 from support.pydantic_types import IGNORED, TYPES, schema_of
-from support.vocabularies import CONTROL, byte_level
 
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
-from tampu.tokenizer import load_tokenizer
+from tests.sampling.conftest import TOKENIZER
 
 pytestmark = pytest.mark.server
 
-TOKENIZER = load_tokenizer(byte_level("</s>", types={"</s>": CONTROL}, eos_token_id=256))
 # Their texts are more than a schema says: which numbers Python reads, which files there are.
 NOT_READ = {"Decimal", "NewPath", "Json", "timedelta", "AnyUrl", "bytes", "Base64Str",
             "Base64UrlStr", "dict[int, str]"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def constraints() -> Iterator[Constraints]:
-    made = Constraints(TOKENIZER, FORK_SERVER)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> None:
-    """The worker thread is the module's."""
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,17 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import nonsense
-from support.fork_server import FORK_SERVER
-from support.vocabularies import CONTROL, byte_level
 
 from tampu.errors import GrammarError
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
-from tampu.tokenizer import load_tokenizer
+from tests.sampling.conftest import TOKENIZER
 
 pytestmark = pytest.mark.server
 
-TOKENIZER = load_tokenizer(byte_level("</s>", types={"</s>": CONTROL}, eos_token_id=256))
 NAMES = st.sampled_from(["a", "b", "c d", 'e"'])
 SMALL = st.integers(0, 3)
 LARGE = st.sampled_from([2**53 + 1, -(2**60) - 1, 2**64, -(10**22), 1e20])
@@ -74,18 +70,6 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SIMPLE = st.booleans() | st.lists(
     st.sampled_from(sorted(CONDITIONS)), max_size=3, unique=True
 ).flatmap(lambda names: st.fixed_dictionaries({name: CONDITIONS[name] for name in names}))
-
-
-@pytest.fixture(scope="module")
-def constraints() -> Iterator[Constraints]:
-    made = Constraints(TOKENIZER, FORK_SERVER)
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> None:
-    """The worker thread is the module's."""
 
 
 @settings(max_examples=50)

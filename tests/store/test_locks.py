@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_polled_locks_of_many_threads_never_overlap(layout: Layout) -> None:
     path = layout.blob_lock(A)
     inside, most = [], []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(50):
             with closing(PolledLock(path)) as turn:
                 while not turn.acquire():
@@ -85,11 +86,8 @@ def test_polled_locks_of_many_threads_never_overlap(layout: Layout) -> None:
                 most.append(len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
     assert (max(most), len(most)) == (1, 300)
     assert not path.exists()
 

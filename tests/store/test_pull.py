@@ -6,9 +6,9 @@ import os
 import random
 import resource
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -426,20 +426,8 @@ def test_an_invalid_download_state_is_ignored(
 
 def test_concurrent_pulls_download_once(store: Store, registry: RogueRegistry) -> None:
     harmed(registry, slowed)
-    errors = []
-
-    def work() -> None:
-        try:
-            fetch(Store(store.root), registry)
-        except RegistryError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(lambda _: fetch(Store(store.root), registry), range(20)))
     assert registry.sent <= 1.1 * len(WEIGHTS) + 100_000
     assert_whole(store, registry)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,8 @@ def test_two_may_make_the_same_at_the_same_time(tmp_path: Path) -> None:
     def one(number: int) -> None:
         made_once("key", "name", tmp_path / str(number), make, tmp_path / "kept")
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(one, range(2)))
     assert [(tmp_path / str(number) / "a").read_text() for number in range(2)] == ["made"] * 2
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"key"}
 
