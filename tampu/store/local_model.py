@@ -56,11 +56,6 @@ class LocalModel:
         return self.stored.model_path if self.stored else self.files[0]
 
     @property
-    def has_projector(self) -> bool:
-        """Whether it has a projector for images, which can be used."""
-        return bool(self.projector_paths)
-
-    @property
     def projector_paths(self) -> tuple[Path, ...]:
         """The files of its projectors; none if one is missing, which texts do not need."""
         try:

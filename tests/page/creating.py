@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 from support.scripted import write_scripted
-from support.serving import Server, start_server
+from support.serving import Server
 
 from tests.page.conftest import PLAIN, answers, ask, choose, chosen, say, watched
-from tests.page.models import row
+from tests.page.models import row, server
+
+__all__ = ["server"]  # the fixture
 
 WATCH = """() => {
     window.told = [];
@@ -20,16 +22,6 @@ WATCH = """() => {
         for (const one of document.querySelectorAll(".transfer")) window.told.push(one.innerText);
     }).observe(document.body, { subtree: true, childList: true, characterData: true });
 }"""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A server whose models the test may change."""
-    folder = tmp_path / "models"
-    folder.mkdir()
-    server = start_server(folder, tmp_path, TAMPU_THREADS="1")
-    yield server
-    server.end()
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_runner import FakeStart
 
-from tampu.engine.load_options import LoadOptions
 from tampu.errors import RequestError
 from tampu.server.feature_list import TABLES
 from tampu.server.features.responses.conversation_store import (
@@ -18,21 +16,10 @@ from tampu.server.features.responses.conversation_store import (
 )
 from tampu.server.front.caller import Caller
 from tampu.server.front.state import DATABASE, State
-from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
+from tests.server.features.responses.conftest import ALICE, BOB, site_of
 
 PATH = "/v1/conversations"
-ALICE, BOB = (Caller(name=name, may_manage=False) for name in ("alice", "bob"))
-
-
-def site_of(model_folder: Path, state: Path, **more: Any) -> Site:
-    options = ServerOptions(model=LoadOptions(context=1024), state=state, **more)
-    return Site(model_folder, FakeStart(), options)
-
-
-@pytest.fixture
-def kept(model_folder: Path, tmp_path: Path) -> Site:
-    return site_of(model_folder, tmp_path / "state")
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
