@@ -193,8 +193,8 @@ class MCPServerError(TampuError):
     The message begins with its name; `is_alive` says whether its session may still be used.
     """
 
-    def __init__(self, server: str, told: str, *, is_alive: bool = False) -> None:
-        super().__init__(f"MCP server {server!r}: {told}")
+    def __init__(self, server: str, message: str, *, is_alive: bool = False) -> None:
+        super().__init__(f"MCP server {server!r}: {message}")
         self.is_alive = is_alive
 
 

@@ -165,8 +165,8 @@ class ChatTemplate:
         try:
             return self._environment.from_string(source)
         except TemplateSyntaxError as error:
-            told = str(error.message).rstrip(".")
-            raise ModelFileError(KEY, f"line {error.lineno}: {told}") from error
+            message = str(error.message).rstrip(".")
+            raise ModelFileError(KEY, f"line {error.lineno}: {message}") from error
         except (TemplateError, RecursionError, MemoryError) as error:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
 

@@ -75,8 +75,8 @@ def run_model(model: str, words: Sequence[str], options: RunOptions | None = Non
             print_embedding(session, question, options.dimensions)
         else:
             if options.dimensions is not None:
-                told = f"{session.model.name} is not an embedding model"
-                print(f"warning: --dimensions has no effect: {told}", file=sys.stderr)
+                reason = f"{session.model.name} is not an embedding model"
+                print(f"warning: --dimensions has no effect: {reason}", file=sys.stderr)
             converse(session, options.view, question, settings)
 
 

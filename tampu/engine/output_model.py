@@ -56,6 +56,6 @@ def parsed_output(
     try:
         found: object = model.model_validate_json(text)
     except ValueError as error:  # pydantic's; anything else comes out of the class's own code
-        told = " ".join(str(error).split())
-        return OutputFormatError(f"the output is no {model.__name__}: {told:.500}")
+        problem = " ".join(str(error).split())
+        return OutputFormatError(f"the output is not a {model.__name__}: {problem:.500}")
     return found

@@ -346,10 +346,10 @@ def _explained(error: TampuError, fault: str, sequence: Sequence) -> TampuError:
     """Return an error of invalid logits with where they may come from, as far as that is known."""
     if not isinstance(error, ComputeError):
         return error
-    told = str(error)
+    message = str(error)
     if sequence.lora.adapters:
-        told += "; the adapters of the request (lora) may be too strong"
-    return ComputeError(f"{told}; first NaN or infinity in {fault}" if fault else told)
+        message += "; the adapters of the request (lora) may be too strong"
+    return ComputeError(f"{message}; first NaN or infinity in {fault}" if fault else message)
 
 
 def _completes(constraint: Constraint, token: int) -> bool:

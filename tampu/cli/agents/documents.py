@@ -78,8 +78,8 @@ class Document(ABC):
     def _written(self, text: str, changes: Sequence[Change], wanted: dict[str, Any]) -> str:
         """Return the text with the changes; `wanted` is its content then."""
 
-    def _error(self, told: str) -> SettingsError:
-        return SettingsError(f"{self._name}: {told}")
+    def _error(self, message: str) -> SettingsError:
+        return SettingsError(f"{self._name}: {message}")
 
 
 class JSONDocument(Document):

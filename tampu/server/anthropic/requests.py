@@ -152,8 +152,8 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
                     rest = []
                 yield _tool_result(id, block, _read_blocks(block.get("content") or "", place)[0])
             case {"type": "image", "source": source}:
-                told = f"{place}.transformations is not supported"
-                require(not block.get("transformations"), told)
+                refusal = f"{place}.transformations is not supported"
+                require(not block.get("transformations"), refusal)
                 images.append(_image(source, place))
             case _:
                 rest.append(_block(block, place))

@@ -114,9 +114,9 @@ def read_formats(body: FormattedBody) -> StructuredOutput | None:
 
 def ignored_warnings(ignored: Sequence[str], field: str) -> list[str]:
     """Return the warnings of a schema of which something is ignored; `field` is where it is."""
-    told = [f"{field}: {line}" for line in ignored[:_MAX_SHOWN]]
+    lines = [f"{field}: {line}" for line in ignored[:_MAX_SHOWN]]
     more = len(ignored) - _MAX_SHOWN
-    return [*told, f"{field}: {more} more keywords are ignored"] if more > 0 else told
+    return [*lines, f"{field}: {more} more keywords are ignored"] if more > 0 else lines
 
 
 def _response_format(value: Any, field: str) -> OutputFormat:

@@ -267,8 +267,8 @@ def _message_function(tool: dict[str, Any], where: str) -> dict[str, Any] | None
             is_direct = "direct" in (tool.get("allowed_callers") or ("direct",))
             require(is_direct, f"{where}.allowed_callers: only direct is supported")
             description = tool.get("description")
-            told = {"description": description} if isinstance(description, str) else {}
-            return _function({"name": name, **told, "parameters": schema})
+            described = {"description": description} if isinstance(description, str) else {}
+            return _function({"name": name, **described, "parameters": schema})
         case {"name": str(), "input_schema": given} if not isinstance(given, dict):
             raise RequestError(f"{where}.input_schema must be an object")
     raise RequestError(f'{where} must be {{"name": ..., "input_schema": {{...}}}}')

@@ -90,13 +90,13 @@ def _refusal(caller: Caller | None, access: Access) -> HTTPStatus | None:
 
 def _refused(scope: Scope, status: HTTPStatus) -> Response:
     """Return the response to a request without a valid key, or without permission."""
-    headers, code, told = {"connection": "close"}, None, _NO_MANAGER
+    headers, code, message = {"connection": "close"}, None, _NO_MANAGER
     if status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
         names = Headers(scope=scope)
         has_key = "authorization" in names or "x-api-key" in names
-        code, told = ("invalid_api_key", _WRONG) if has_key else (None, _REQUIRED)
-    return error_response(scope["path"], status, told, headers, code)
+        code, message = ("invalid_api_key", _WRONG) if has_key else (None, _REQUIRED)
+    return error_response(scope["path"], status, message, headers, code)
 
 
 def request_keys(headers: Headers) -> list[str]:

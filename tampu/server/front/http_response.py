@@ -121,8 +121,8 @@ def encoded_json(value: object) -> bytes:
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:
     """Return the header with warnings, in the format of RFC 7234; none without any."""
-    told = ['299 tampu "{}"'.format(_UNQUOTABLE.sub("?", warning)) for warning in warnings]
-    return {WARNING: ", ".join(told)} if told else {}
+    shown = ['299 tampu "{}"'.format(_UNQUOTABLE.sub("?", warning)) for warning in warnings]
+    return {WARNING: ", ".join(shown)} if shown else {}
 
 
 class WarnedResponse(Response):
@@ -255,8 +255,8 @@ class EventsResponse(_CancellableResponse, Generic[T]):
     async def _stream(self, first: bytes, send: Send) -> None:
         media_type = self._writer.media_type.encode()
         headers = [(b"content-type", media_type), (b"cache-control", b"no-cache")]
-        told = warning_headers(self._warnings)
-        headers += [(name.encode(), value.encode()) for name, value in told.items()]
+        shown = warning_headers(self._warnings)
+        headers += [(name.encode(), value.encode()) for name, value in shown.items()]
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
         reminding = asyncio.create_task(self._send_keep_alives(send))
         try:

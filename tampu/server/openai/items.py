@@ -69,8 +69,8 @@ def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
             call = tool_call(id, full_name(server, name), read_arguments(arguments))
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
             output = item.get("output")
-            told = f"Error: {_told(item.get('error'))}" if output is None else str(output)
-            yield {"role": "tool", "tool_call_id": id, "content": told}
+            content = f"Error: {_told(item.get('error'))}" if output is None else str(output)
+            yield {"role": "tool", "tool_call_id": id, "content": content}
         case _:
             yield _message(item, where)
 

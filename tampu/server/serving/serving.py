@@ -112,11 +112,11 @@ class Serving:
             entry = self.catalog.describe(adapter.base if adapter else name)
         except ModelNotFoundError as error:
             shown = name[:200]
-            told = "`tampu list` shows the models"
+            hint = "`tampu list` shows the models"
             with suppress(ModelNameError):
                 ModelName.parse(name)
-                told += f", `tampu pull {shown}` downloads one"
-            raise ModelNotFoundError(f"model '{shown}' not found; {told}") from error
+                hint += f", `tampu pull {shown}` downloads one"
+            raise ModelNotFoundError(f"model '{shown}' not found; {hint}") from error
         current_caller().check_model(entry.name, entry.full_name)
         return with_fields(entry, adapter=adapter.name) if adapter else entry
 

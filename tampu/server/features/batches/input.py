@@ -148,8 +148,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             f"the input file {path.name} is gone from the disk: upload it again"
         ) from None
     except OSError as error:
-        told = error.strerror or error
-        raise InputFileError(f"the input file {path.name} cannot be read: {told}") from error
+        reason = error.strerror or error
+        raise InputFileError(f"the input file {path.name} cannot be read: {reason}") from error
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -215,8 +215,8 @@ class BatchRunner:
             "request_id": f"req_{secrets.token_hex(12)}",
             "body": msgspec.Raw(answer.body),
         }
-        told = _line(row.custom_id, response, None)
-        return Result(row, told, _usage(answer), is_error=answer.status != HTTPStatus.OK)
+        written = _line(row.custom_id, response, None)
+        return Result(row, written, _usage(answer), is_error=answer.status != HTTPStatus.OK)
 
     async def _finish(self, batch: Batch) -> Batch:
         """Write the files of a batch and end it."""

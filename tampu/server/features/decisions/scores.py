@@ -82,8 +82,8 @@ def _pairs(body: ScoreRequest) -> list[tuple[str, str]]:
     firsts, seconds = (_texts(getattr(body, name), name) for name in names)
     if len(firsts) == 1:
         firsts = [*firsts] * len(seconds)
-    told = f"{names[0]} has {len(firsts)} texts and {names[1]} {len(seconds)}"
-    require(len(firsts) == len(seconds), f"{told}: there must be one, or as many")
+    counts = f"{names[0]} has {len(firsts)} texts and {names[1]} {len(seconds)}"
+    require(len(firsts) == len(seconds), f"{counts}: there must be one, or as many")
     return [*zip(firsts, seconds, strict=True)]
 
 

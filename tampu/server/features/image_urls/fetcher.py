@@ -103,8 +103,8 @@ class ImageFetcher:
                         return self._read(response, left, end_s)
                     url = urljoin(url, response.headers.get("location", ""))
         except PrivateHostError as error:
-            told = f"{host_of(url)} is in a private network; TAMPU_IMAGE_URLS does not name it"
-            raise RequestError(f"image {url[:200]}: {told}") from error
+            message = f"{host_of(url)} is in a private network; TAMPU_IMAGE_URLS does not name it"
+            raise RequestError(f"image {url[:200]}: {message}") from error
         except RegistryError as error:
             raise RequestError(f"image {url[:200]}: {error}") from error
         raise RequestError(f"image {url[:200]}: more than {_MAX_REDIRECTS} redirects")

@@ -112,8 +112,8 @@ class Connection:
             async with asyncio.timeout(self._server.tool_s):
                 result = await client.call_tool(tool, arguments)
         except TimeoutError:
-            told = f"{tool} did not answer within {self._server.tool_s:g} s"
-            raise self._error(told, is_alive=True) from None
+            message = f"{tool} did not answer within {self._server.tool_s:g} s"
+            raise self._error(message, is_alive=True) from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise self._error(_told(error)) from error
@@ -158,8 +158,8 @@ class Connection:
                 self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE
             )
 
-    def _error(self, told: str, *, is_alive: bool = False) -> MCPServerError:
-        return MCPServerError(self._server.name, told, is_alive=is_alive)
+    def _error(self, message: str, *, is_alive: bool = False) -> MCPServerError:
+        return MCPServerError(self._server.name, message, is_alive=is_alive)
 
 
 class _Limited(httpx2.AsyncHTTPTransport):

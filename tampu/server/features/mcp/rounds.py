@@ -102,9 +102,9 @@ async def with_rounds(
         if end is None:
             return
         usage = added(usage, end.usage)
-        told = _LIMIT.format(max_rounds) if number >= max_rounds else _CUT
+        refusal = _LIMIT.format(max_rounds) if number >= max_rounds else _CUT
         may_run = number < max_rounds and not current.is_cut
-        results = await _results(current.calls, run if may_run else None, told)
+        results = await _results(current.calls, run if may_run else None, refusal)
         for call, result in zip(current.calls, results, strict=True):
             yield MCPCallFinished(
                 call.id, call.server, call.tool, call.arguments, result.output, result.error
@@ -118,12 +118,12 @@ async def with_rounds(
         request = following
 
 
-async def _results(calls: Sequence[MCPCall], run: Run | None, told: str) -> Sequence[Result]:
-    """Return the results of calls, run side by side; without `run` they fail with `told`."""
+async def _results(calls: Sequence[MCPCall], run: Run | None, refusal: str) -> Sequence[Result]:
+    """Return the results of calls, run side by side; without `run` they fail with `refusal`."""
 
     async def result(call: MCPCall) -> Result:
         if run is None:
-            return Result(error=told)
+            return Result(error=refusal)
         return await run(call) if call.is_complete else Result(error=_BROKEN)
 
     return await asyncio.gather(*map(result, calls))

@@ -65,8 +65,8 @@ def _pieces(
     found = []
     for id, (start, end) in zip(ids[begin : begin + BLOCK].tolist(), pairwise(places), strict=True):
         piece = encoded.pieces[start:end]
-        told = {"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)}
-        found.append(told | ({} if piece else {"control": encoded.control.get(id, "")}))
+        entry = {"id": id, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)}
+        found.append(entry | ({} if piece else {"control": encoded.control.get(id, "")}))
     return found
 
 

@@ -153,11 +153,11 @@ class ToolURLs:
             transport.close()
         text = content.decode("utf-8", "replace")
         if response.status != HTTPStatus.OK:
-            told = f"{host_of(url)} answered with status {response.status}"
+            message = f"{host_of(url)} answered with status {response.status}"
             if response.status in range(300, 400):
-                told += ", and redirects are not followed"
+                message += ", and redirects are not followed"
             said = f": {_shown(text.strip())}" if text.strip() else ""
-            raise ToolCallError(f"tool URL {_shown(url)}: {told}{said}")
+            raise ToolCallError(f"tool URL {_shown(url)}: {message}{said}")
         return text
 
     def _read(self, response: ToolResponse, end_s: float) -> bytes:

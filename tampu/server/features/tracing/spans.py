@@ -54,8 +54,8 @@ class RequestSpans:
         operation = _operation_of(call)
         known = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "tampu"}
         known |= {"gen_ai.request.model": model, "gen_ai.response.model": model}
-        name, told = f"{operation} {model}", {**known, **_attributes_of(call)}
-        span = self._tracer.span(name, self._span, time.time_ns(), told, is_call=True)
+        name, attributes = f"{operation} {model}", {**known, **_attributes_of(call)}
+        span = self._tracer.span(name, self._span, time.time_ns(), attributes, is_call=True)
         found = self.model = ModelSpans(self._tracer, span)
         error: BaseException | None = None
         try:
