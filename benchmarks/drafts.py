@@ -21,20 +21,23 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.engine.engine import Engine
+from tampu.runner.drafters import GuessKind
 from tampu.runner.events import Usage
 from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.speculation import GuessingModel, Speculation
+from tampu.runner.step_times import StepTimes
 from tampu.sampling import Sampler
 from tampu.sampling.options import SamplingOptions
 
@@ -55,6 +58,40 @@ SCHEMA = {
     "additionalProperties": False,
 }
 WEEK = {"type": "array", "items": SCHEMA, "minItems": 3, "maxItems": 3}
+
+
+class Synthetic:
+    """Lets a model guess, and then replaces its guesses: the n-th is right at a given rate.
+
+    As vLLM's `synthetic_acceptance_rates`: how often the n-th draft of a step is accepted.
+    """
+
+    kind: ClassVar[GuessKind] = GuessKind.MTP
+    takes_cells: ClassVar[bool] = True
+
+    def __init__(self, model: GuessingModel, scene: Scene, rates: Sequence[float]) -> None:
+        self.model = model
+        self.times, self.cost = model.times, model.cost
+        self.room, self.ended = model.room, model.ended
+        self._rates = [1.0, *rates]
+        self._source = random.Random(0)
+        pairs = zip(scene.prompts, scene.scripts or (), strict=True)
+        self._texts = {tuple(prompt): script for prompt, script in pairs}
+
+    def guess(self, wanted: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
+        """Return as many guesses as the model has."""
+        found = self.model.guess(wanted)
+        return {each: self._replaced(each, len(guess)) for each, guess in found.items()}
+
+    def _replaced(self, sequence: RunningSequence, count: int) -> list[int]:
+        prompt = tuple(sequence.tokens[: sequence.prompt_length].tolist())
+        right = self._texts[prompt][sequence.generated : sequence.generated + count]
+        for number in range(len(right)):
+            at = min(number, len(self._rates) - 2)
+            if self._source.random() >= self._rates[at + 1] / self._rates[at]:
+                right[number] += 1
+                break
+        return right
 
 
 class ScriptedSampler(Sampler):
@@ -218,6 +255,25 @@ def show(engine: Engine, scene: Scene, repeats: int) -> None:
     )
 
 
+def predicted(model: Path, given: argparse.Namespace, options: Mapping[str, Any]) -> None:
+    """Print what multi-token prediction takes, with guesses that are right at given rates."""
+    for streams in given.mtp_streams:
+        scene = unguessable(given.tokens // 2, streams)
+        with Engine.load(model, context=512, slots=streams, **options) as engine:
+            speculation = engine.model.scheduler.drafts.source
+            if not isinstance(speculation, Speculation) or speculation.model is None:
+                raise SystemExit(f"{model} has no layer of multi-token prediction")
+            speculation.model = Synthetic(speculation.model, scene, given.rates)
+            show(engine, replace(scene, name=f"mtp, {streams} streams"), given.repeats)
+            print(costs("model", speculation.times), costs("mtp", speculation.model.times))
+
+
+def costs(name: str, times: StepTimes) -> str:
+    """Return the milliseconds of steps by their rows."""
+    known = ", ".join(f"{each}: {1000 * times.at(each):.1f}" for each in times.rows)
+    return f"{name}, ms of rows: {known}"
+
+
 def main() -> None:
     """Print a line for each scene."""
     parser = argparse.ArgumentParser(
@@ -228,15 +284,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--scenes", nargs="*", default=["rewrite", "schema", "prose"])
+    parser.add_argument("--mtp-streams", type=int, nargs="*", default=[], help="such as 1 8")
+    parser.add_argument("--rates", type=float, nargs="*", default=[0.8, 0.7, 0.6])
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
     options: dict[str, Any] = {"threads": given.threads}
     titles = f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}"
     print(f"{titles}  drafted, accepted")
-    with Engine.load(given.model, context=4 * given.tokens, slots=1, **options) as engine:
-        for scene in single(engine, given.tokens):
-            if scene.name in given.scenes:
-                show(engine, scene, given.repeats)
+    if given.scenes:
+        with Engine.load(given.model, context=4 * given.tokens, slots=1, **options) as engine:
+            for scene in single(engine, given.tokens):
+                if scene.name in given.scenes:
+                    show(engine, scene, given.repeats)
+    predicted(given.model, given, options)
     for streams in given.streams:
         with Engine.load(given.model, context=512, slots=streams, **options) as engine:
             show(engine, unguessable(given.tokens // 2, streams), given.repeats)

@@ -2,7 +2,8 @@
 
 A layer has the shape of one of Qwen3.5-4B in Q4_K_M (`qwen35`), or of the mixture of experts
 Qwen3.5-35B-A3B (`qwen35moe`): three of four have a gated delta net, the fourth attention. The
-vocabulary is a tenth of those models'. The rest is as in `benchmarks.random_models`.
+vocabulary is a tenth of those models'; with `--mtp`, which adds the layer of multi-token
+prediction, it is as large as theirs. The rest is as in `benchmarks.random_models`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from benchmarks.random_models import (
 from tampu.ml.types import GGMLType
 
 FILE = "{}-{}layers-Q4_K_M.gguf"
+MTP_FILE = "{}-{}layers-mtp-Q4_K_M.gguf"
+VOCABULARY = 248_320  # of the real models
 KEY_HEADS, VALUE_HEADS, FEATURES, KERNEL, INTERVAL = 16, 32, 128, 4, 4
 INNER = VALUE_HEADS * FEATURES
 CHANNELS = 2 * KEY_HEADS * FEATURES + INNER
@@ -103,16 +106,25 @@ def shared_expert(decoder: Decoder) -> dict[str, tuple[int, ...]]:
     }
 
 
-def plan(mix: QuantMix, decoder: Decoder) -> Iterator[Planned]:
+def plan(mix: QuantMix, decoder: Decoder, *, has_mtp: bool = False) -> Iterator[Planned]:
     """Yield the tensors in the order of the file."""
     table = (decoder.vocabulary, decoder.hidden)
     yield Planned("token_embd.weight", "token_embd", table, mix.embedding)
     yield Planned("output_norm.weight", "norm", (decoder.hidden,), GGMLType.F32)
     for index in range(decoder.layers):
-        yield from plan_layer(index, mix, decoder)
+        yield from plan_layer(index, mix, decoder, has_attention=not (index + 1) % INTERVAL)
+    if has_mtp:
+        yield from plan_layer(decoder.layers, mix, decoder, has_attention=True)
+        prefix = f"blk.{decoder.layers}.nextn."
+        for name in ("enorm", "hnorm", "shared_head_norm"):
+            yield Planned(f"{prefix}{name}.weight", "norm", (decoder.hidden,), GGMLType.F32)
+        shape = decoder.hidden, 2 * decoder.hidden
+        yield Planned(f"{prefix}eh_proj.weight", "eh_proj", shape, mix.matrix)
 
 
-def plan_layer(index: int, mix: QuantMix, decoder: Decoder) -> Iterator[Planned]:
+def plan_layer(
+    index: int, mix: QuantMix, decoder: Decoder, *, has_attention: bool
+) -> Iterator[Planned]:
     """Yield the tensors of a layer."""
     layer, hidden = f"blk.{index}.", decoder.hidden
     for name in decoder.norms:
@@ -123,7 +135,7 @@ def plan_layer(index: int, mix: QuantMix, decoder: Decoder) -> Iterator[Planned]
         yield Planned(router, "router", (decoder.experts, hidden), GGMLType.F32)
         yield Planned(f"{layer}ffn_gate_inp_shexp.weight", "gate", (hidden,), GGMLType.F32)
         matrices |= shared_expert(decoder)
-    if (index + 1) % INTERVAL:
+    if not has_attention:
         matrices |= delta_matrices(hidden)
         for name, shape in _SMALL.items():
             yield Planned(f"{layer}{name}", "norm" if "norm" in name else name, shape, GGMLType.F32)
@@ -138,10 +150,15 @@ def plan_layer(index: int, mix: QuantMix, decoder: Decoder) -> Iterator[Planned]
         yield Planned(f"{layer}{name}.weight", name, shape, mix.better if better else mix.matrix)
 
 
-def add_metadata(writer: gguf.GGUFWriter, model: Hybrid, decoder: Decoder) -> None:
+def add_metadata(
+    writer: gguf.GGUFWriter, model: Hybrid, decoder: Decoder, *, has_mtp: bool
+) -> None:
     """Write the metadata of the model."""
     name = f"Random {model.name}, {decoder.layers} layers, Q4_K_M"
-    decoder.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
+    written = replace(decoder, layers=decoder.layers + has_mtp)
+    written.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
+    if has_mtp:
+        writer.add_nextn_predict_layers(1)
     if model.used_experts:
         writer.add_expert_count(decoder.experts)
         writer.add_expert_used_count(model.used_experts)
@@ -158,16 +175,20 @@ def add_metadata(writer: gguf.GGUFWriter, model: Hybrid, decoder: Decoder) -> No
     add_vocabulary(writer, decoder.vocabulary)
 
 
-def write_hybrid(path: Path, name: str, layers: int, threads: int) -> None:
+def write_hybrid(
+    path: Path, name: str, layers: int, threads: int, *, has_mtp: bool = False
+) -> None:
     """Write one of `HYBRIDS`."""
     model = HYBRIDS[name]
     decoder = replace(model.decoder, layers=layers)
+    if has_mtp:
+        decoder = replace(decoder, vocabulary=VOCABULARY)
     decay = {"ssm_a": np.linspace(-0.5, -0.01, VALUE_HEADS, dtype=np.float32)}
     write_file(
         path,
         name,
-        lambda writer: add_metadata(writer, model, decoder),
-        plan(QUANT_MIXES["Q4_K_M"], decoder),
+        lambda writer: add_metadata(writer, model, decoder, has_mtp=has_mtp),
+        plan(QUANT_MIXES["Q4_K_M"], decoder, has_mtp=has_mtp),
         threads,
         decay,
     )
@@ -178,10 +199,12 @@ def main() -> None:
     parser = arguments_of("Make a hybrid, to measure with.")
     parser.add_argument("--model", choices=HYBRIDS, default="qwen35")
     parser.add_argument("--layers", type=int, default=0, help="0: as many as the real model has")
+    parser.add_argument("--mtp", action="store_true", help="with multi-token prediction")
     given = parser.parse_args()
     layers = given.layers or HYBRIDS[given.model].decoder.layers
     given.out.mkdir(parents=True, exist_ok=True)
-    write_hybrid(given.out / FILE.format(given.model, layers), given.model, layers, given.threads)
+    file = (MTP_FILE if given.mtp else FILE).format(given.model, layers)
+    write_hybrid(given.out / file, given.model, layers, given.threads, has_mtp=given.mtp)
 
 
 if __name__ == "__main__":

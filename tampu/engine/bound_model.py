@@ -107,7 +107,7 @@ def bind(
     if options.name:
         info = replace(info, name=options.name)
     projector = opened(options.projector) if options.projector else None
-    model = bind_model(weights, projector)
+    model = bind_model(weights, projector, predicts=options.uses_mtp)
     others = [opened(adapter) for adapter, _ in options.adapters]
     for adapter, (_, scale) in zip(others, options.adapters, strict=True):
         attach(model, weights, adapter, scale)

@@ -10,13 +10,15 @@ import msgspec
 
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
-from tampu.errors import LoadCancelledError, OutOfMemoryError, TampuError
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, TampuError
 from tampu.gguf_compat import read_model
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.speculation import Speculation
 from tampu.store.draft import check_draft
 
 log = logging.getLogger("tampu")
+
+_MTP_LAYERS = "nextn_predict_layers"
 
 
 def load_with_draft(
@@ -33,7 +35,7 @@ def load_with_draft(
     """
     draft = _load_draft(path, options, cancelled)
     try:
-        model = load_model(path, options, progress=progress, cancelled=cancelled)
+        model = _load_target(path, options, progress, cancelled)
     except OutOfMemoryError as error:
         if draft is None:
             raise
@@ -47,6 +49,24 @@ def load_with_draft(
     if draft is not None:
         _attach(draft, model)
     return model
+
+
+def _load_target(
+    path: Path,
+    options: LoadOptions,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> LoadedModel:
+    """Load a model, without its layer of multi-token prediction if that does not fit."""
+    try:
+        return load_model(path, options, progress=progress, cancelled=cancelled)
+    except ModelFileError as error:
+        if not options.uses_mtp or not read_model(path).metadata.integer(_MTP_LAYERS, default=0):
+            raise
+        plain = msgspec.structs.replace(options, spec_type="ngram-simple")
+        model = load_model(path, plain, progress=progress, cancelled=cancelled)
+        log.warning("%s: multi-token prediction is not used: %s", path.name, error)
+        return model
 
 
 def _load_draft(

@@ -124,6 +124,11 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.slots is None
 
     @property
+    def uses_mtp(self) -> bool:
+        """Whether a file's layer of multi-token prediction guesses next tokens."""
+        return self.draft is None and self.spec_type in ("auto", "draft-mtp")
+
+    @property
     def offload(self) -> Offload:
         """Which layers go to GPUs."""
         layers = None if self.gpu_layers < 0 else self.gpu_layers

@@ -20,6 +20,7 @@ from tampu.engine.bound_model import (
 )
 from tampu.engine.cache_allocation import allocate_cache
 from tampu.engine.fit import Machine, place, place_embedding, survey
+from tampu.engine.guesses import find_guesses
 from tampu.engine.kv_store import cache_key, kv_connector
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, max_outputs
@@ -46,7 +47,6 @@ from tampu.runner.images import ImageStore
 from tampu.runner.kv_connector import KVConnector
 from tampu.runner.kv_copies import KVCopies
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import CANDIDATES
 from tampu.store.model_info import ModelInfo
 from tampu.threads import Threads
@@ -311,7 +311,7 @@ def _scheduler(
         images=images,
         connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
         candidates=graphs.candidates,
-        drafts=None if options.spec_type == "none" else Speculation(manager.prefixes.tree),
+        drafts=find_guesses(plan.bound, manager, graphs.cache, graphs.candidates, options),
     )
     return scheduler, copies
 

@@ -61,6 +61,9 @@ class Graph(Protocol):
 class Packed(Protocol):
     """A weight in a layout of the package's kernels: a `PackedWeight`."""
 
+    def first_rows(self, count: int) -> Packed:
+        """Return the weight of the first `count` outputs."""
+
     def multiply(self, context: Graph, x: Tensor) -> TensorPointer:
         """Add the product with x to a graph."""
 
@@ -146,11 +149,14 @@ class Tensor:
         require(self.type is GGMLType.F32 and self.is_contiguous, "scale", self)
         return self._like(gg.ggml_scale(self._context().arena, self.pointer, float(other)))
 
-    def linear(self, weight: Tensor) -> Tensor:
+    def linear(self, weight: Tensor, outputs: int | None = None) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
 
-        The leading dimensions of `weight` are repeated to fit, for grouped-query attention.
+        The leading dimensions of `weight` are repeated to fit, for grouped-query attention. With
+        `outputs` only so many of the first ones are computed.
         """
+        if outputs is not None:
+            weight = weight._first_rows(outputs, self._context(weight))
         inputs, outputs = weight.shape[-1], weight.shape[-2] if len(weight.shape) > 1 else 1
         fits = self.shape[-1] == inputs and divides(weight.shape[:-2], self.shape[:-2])
         is_known = self._is(SINGLE) and weight._is(READABLE)
@@ -161,6 +167,18 @@ class Tensor:
         else:
             pointer = gg.ggml_mul_mat(context.arena, weight.factor, self.pointer)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
+
+    def _first_rows(self, count: int, context: Graph) -> Tensor:
+        """Return a weight (outputs, inputs) without its other rows; all if it cannot be divided."""
+        fits = len(self.shape) == 2 and 0 < count <= self.shape[0]
+        require(fits, f"the first {count} rows", self)
+        if self.packed is None and (self.pointer.contents.extra or self.factor != self.pointer):
+            return self  # in a layout of ggml's, or copied to another device
+        if self.packed is None:
+            return self.strided((count, self.shape[1]), self.strides[:1], context=context)
+        found = Tensor(self.pointer, (count, self.shape[1]), self.type, self.context)
+        found.packed = self.packed.first_rows(count)
+        return found
 
     def with_full_precision(self) -> Tensor:
         """Ask for 32-bit accumulation in the product that made this tensor."""

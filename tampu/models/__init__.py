@@ -161,13 +161,16 @@ def architectures() -> dict[str, Architecture]:
     return {**_BUILT_IN, **plugged}
 
 
-def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
+def bind_model(
+    weights: Weights, projector: Weights | None = None, *, predicts: bool = False
+) -> nn.Model:
     """Return the model in a file; its weights are not loaded yet.
 
     Args:
         weights: of the file.
         projector: of a second file with the encoders, in llama.cpp's layout; None: they are in the
             first file, or there are none.
+        predicts: whether its layer of multi-token prediction is used, if it has one that fits.
 
     Raises:
         UnsupportedModelError: for an architecture that is not known, or a projector for a model
@@ -188,6 +191,7 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     name = kind.__name__
     model.vision = _bind_encoder(name, kind.vision_types, "vision", weights, projector)
     model.audio = _bind_encoder(name, kind.audio_types, "audio", weights, projector)
+    model.mtp = _bind_mtp(kind, weights, options) if predicts else None
     if metadata.integer("pooling_type", default=0) == _RANK and not model.ranks:
         what = "it ranks (pooling_type 4), but has neither cls.weight nor cls.output.weight"
         raise ModelFileError("tensors", what)
@@ -200,6 +204,27 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> nn.Model:
     for each in files:
         _warn_of_encoders(each, model)
     return model
+
+
+def _bind_mtp(kind: type[nn.Model], weights: Weights, options: Any) -> nn.MTPLayer | None:
+    """Return a file's layer of multi-token prediction; None if it has none that can be used."""
+    if kind.mtp_type is None or not options.mtp_layers:
+        return None
+    prefix, name = f"blk.{options.layers}.", weights.file.path.name
+    if not any(each.startswith(f"{prefix}nextn.") for each in weights.file.tensors):
+        return None  # its keys say that there is one, as after training without it
+    if options.mtp_layers > 1:
+        log.warning(
+            "%s: of %d layers of multi-token prediction the first one is used",
+            name, options.mtp_layers,
+        )  # fmt: skip
+    try:
+        layer = nn.bind(kind.mtp_type, weights, options, prefix)
+        layer.check(options.embedding, weights.file.tensors["token_embd.weight"].shape[0])
+        return layer
+    except ModelFileError as error:
+        log.warning("%s: multi-token prediction is not used: %s", name, error)
+        return None
 
 
 def _warn_of_encoders(weights: Weights, model: nn.Model) -> None:

@@ -27,9 +27,7 @@ def read_sections(metadata: Metadata) -> nn.RopeSections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(nn.DecoderOptions):
-    layers: int = nn.option_from(nn.read_layers)
-    mtp_layers: int = nn.option("nextn_predict_layers", default=0, at_least=0)
+class Options(nn.MTPDecoderOptions):
     delta: nn.DeltaHeads = nn.option_from(nn.read_delta_heads)
     sections: nn.RopeSections = nn.option_from(read_sections)
     used_experts: int = nn.option("expert_used_count", default=0, at_least=0, at_most=4096)
@@ -82,53 +80,36 @@ class Layer(nn.Module):
         return x + self.feed_forward(y, o.gating)
 
 
-class MTPLayer(nn.Module):
-    """Multi-token prediction: from a hidden state and the next token to the token after it."""
+class AttentionLayer(Layer):
+    operator: nn.SelfAttention = nn.gguf()
 
-    layer: Layer = nn.gguf()
-    embedding_norm: nn.RMSNorm = nn.gguf("nextn.enorm")
-    hidden_norm: nn.RMSNorm = nn.gguf("nextn.hnorm")
-    project: nn.Linear = nn.gguf("nextn.eh_proj")
-    token_embedding: nn.Embedding | None = nn.gguf("nextn.embed_tokens")
-    output_norm: nn.RMSNorm | None = nn.gguf("nextn.shared_head_norm")
-    output: nn.Linear | None = nn.gguf("nextn.shared_head_head")
+    def store(self, x: Tensor, cache: nn.LayerCache, rotate: nn.Rotation, o: Options) -> None:
+        """Write keys and values only."""
+        self.operator.store(self.operator_norm(x, o.epsilon), cache, o.shape, rotate)
 
-    def __call__(
-        self,
-        embeddings: Tensor,
-        hidden: Tensor,
-        cache: nn.LayerCache,
-        rotate: nn.Rotation,
-        o: Options,
-    ) -> Tensor:
-        """Return the hidden states (tokens, features) that the head turns into predictions.
 
-        Args:
-            embeddings: of the token after each, (tokens, features).
-            hidden: of each token, (tokens, features), after the output norm.
-            cache: of the layer's own keys and values.
-            rotate: as the other layers do.
-            o: the options.
-        """
-        before = self.hidden_norm(hidden, o.epsilon)
-        x = self.project(self.embedding_norm(embeddings, o.epsilon).concat(before, 1))
-        x = self.layer(x, cache, None, rotate, o)
-        return self.output_norm(x, o.epsilon) if self.output_norm else x
+class MTPLayer(nn.MTPLayer):
+    layer: AttentionLayer = nn.gguf()
+
+    reads_normed: ClassVar[bool] = True
 
 
 class Qwen35(nn.Decoder):
     layers: list[Layer]
-    mtp_layers: list[MTPLayer | None] = nn.gguf("blk", count="mtp_layers", start="layers")
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
+    mtp_type: ClassVar[type[nn.MTPLayer]] = MTPLayer
     positions_per_token: int = 4
     options: Options
 
     def cache_shapes(self) -> list[nn.CacheShape]:
         o = self.options
         state, rows = o.delta_heads.state, nn.LayerShape(o.kv_heads, o.head_dim)
-        return [state if layer.is_recurrent else rows for layer in self.layers]
+        shapes: list[nn.CacheShape] = [
+            state if layer.is_recurrent else rows for layer in self.layers
+        ]
+        return [*shapes, (rows, nn.StateShape(((o.embedding,),)))] if self.mtp else shapes
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options

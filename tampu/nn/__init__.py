@@ -99,6 +99,7 @@ from tampu.nn.model import cache_parts as cache_parts
 from tampu.nn.module import Module as Module
 from tampu.nn.module import bind as bind
 from tampu.nn.module import gguf as gguf
+from tampu.nn.mtp import MTPLayer as MTPLayer
 from tampu.nn.norm import LayerNorm as LayerNorm
 from tampu.nn.norm import RMSNorm as RMSNorm
 from tampu.nn.norm import UnscaledLayerNorm as UnscaledLayerNorm

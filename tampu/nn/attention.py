@@ -165,9 +165,7 @@ class SelfAttention(Module):
         q = _positioned(q, self.query_norm, rotate, heads)
         if attn_scale:
             q = q * attn_scale
-        v = _clamped(self.value(x), heads).reshape(-1, heads.keys, heads.features)
-        k = _clamped(self.key(x), heads).reshape(-1, heads.keys, heads.features)
-        k = _positioned(k, self.key_norm, rotate, heads)  # last: GPUs rotate and store it at once
+        k, v = self._keys_values(x, heads, rotate)
         y = attention(
             q,
             k,
@@ -181,6 +179,20 @@ class SelfAttention(Module):
         if self.gate:
             y = _gated(y, heads.activate_gate(self.gate(x)), heads)
         return self.output(y * gate.sigmoid() if gate else y)
+
+    def store(
+        self, x: Tensor, cache: LayerCache, heads: Heads, rotate: Rotation | None = None
+    ) -> None:
+        """Write the keys and values of x without attending; arguments as for a call."""
+        cache.update(*self._keys_values(x, heads, rotate))
+
+    def _keys_values(
+        self, x: Tensor, heads: Heads, rotate: Rotation | None
+    ) -> tuple[Tensor, Tensor]:
+        v = _clamped(self.value(x), heads).reshape(-1, heads.keys, heads.features)
+        k = _clamped(self.key(x), heads).reshape(-1, heads.keys, heads.features)
+        # The keys last: GPUs rotate and store them at once.
+        return _positioned(k, self.key_norm, rotate, heads), v
 
     def _queries(self, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor | None]:
         """Return the queries (tokens, heads, features), and the gate's inputs if there is one."""

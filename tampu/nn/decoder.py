@@ -11,17 +11,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.ml.rotary import Rope
-from tampu.nn.attention import Heads
+from tampu.nn.attention import Heads, Rotation
 from tampu.nn.cache import LayerCache
 from tampu.nn.linear import Embedding, Linear
 from tampu.nn.model import Batch, Model
 from tampu.nn.module import gguf
+from tampu.nn.mtp import MTPLayer, load_states, shift_states, store_states
 from tampu.nn.norm import LayerNorm, RMSNorm, UnscaledLayerNorm
 from tampu.nn.options import option, option_from
 from tampu.nn.rank import RankHead
@@ -83,7 +85,7 @@ def read_layers(metadata: Metadata) -> int:
 class MTPDecoderOptions(DecoderOptions):
     """The options of decoders whose files may have layers of multi-token prediction, the last ones.
 
-    These are not loaded.
+    The first of these is loaded if the architecture has an `mtp_type` and it is asked for.
     """
 
     layers: int = option_from(read_layers)
@@ -109,13 +111,19 @@ class Step(Protocol):
 
 
 def run_layers(
-    x: Tensor, batch: Batch, caches: Sequence[LayerCache], layers: Iterable[Step]
+    x: Tensor,
+    batch: Batch,
+    caches: Sequence[LayerCache],
+    layers: Iterable[Step],
+    *,
+    every: bool = False,
 ) -> Tensor:
     """Return the last layer's output for x, only for the tokens that `batch.outputs` names.
 
     All layers need all tokens' keys and values; what follows the last attention, only the outputs.
+    With `every` the output is that of all tokens.
     """
-    last = len(caches) - 1
+    last = -1 if every else len(caches) - 1
     for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
         x = layer(x, cache, rows=batch.outputs if index == last else None)
         x = batch.add_deepstack(index, x)
@@ -162,10 +170,46 @@ class Decoder(Model):
         return self.token_embedding(tokens)
 
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
-        """Return the final hidden states (m, features) of the tokens that `batch.outputs` names."""
-        x = batch.place(self.embed(batch.tokens))
-        x = run_layers(x, batch, caches, self.steps(batch))
-        return self.output_norm(x, self.options.epsilon)
+        """Return the final hidden states (m, features) of the tokens that `batch.outputs` names.
+
+        With a layer of multi-token prediction all tokens' keys and values are written there too.
+        """
+        x, epsilon = batch.place(self.embed(batch.tokens)), self.options.epsilon
+        if self.mtp is None:
+            x = run_layers(x, batch, caches, self.steps(batch))
+            return self.output_norm(x, epsilon)
+        *own, cache = caches
+        embedded = self._embed_for(self.mtp, batch, x)
+        x = run_layers(x, batch, own, self.steps(batch), every=True)
+        normed = self.output_norm(x, epsilon)
+        before = shift_states(normed if self.mtp.reads_normed else x, cache)
+        self.mtp.store(embedded, before, cache, self._rotate(batch), self.options)
+        return normed.rows(batch.outputs)
+
+    def draft_logits(self, batch: Batch, caches: Sequence[LayerCache], vocabulary: int) -> Tensor:
+        """Return the logits after guessed tokens by the layer of multi-token prediction."""
+        if self.mtp is None:
+            return super().draft_logits(batch, caches, vocabulary)
+        cache, mtp, epsilon = caches[-1], self.mtp, self.options.epsilon
+        embedded = self._embed_for(mtp, batch, None)
+        before = load_states(embedded, cache)
+        x = mtp(embedded, before, cache, self._rotate(batch), self.options)
+        normed = (mtp.output_norm or self.output_norm)(x, epsilon)
+        store_states(normed if mtp.reads_normed else x, cache)
+        normed = normed.rows(batch.outputs)
+        return (mtp.output or self.output).first(normed, vocabulary)
+
+    def _embed_for(self, mtp: MTPLayer, batch: Batch, embedded: Tensor | None) -> Tensor:
+        """Return the embeddings that a layer of multi-token prediction reads.
+
+        `embedded`: those that the first layer reads; None: they are not in the graph.
+        """
+        if mtp.token_embedding:
+            return batch.place(mtp.token_embedding(batch.tokens))
+        return embedded if embedded else batch.place(self.embed(batch.tokens))
+
+    def _rotate(self, batch: Batch) -> Rotation:
+        return partial(self.options.rope(), positions=batch.positions)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (m, vocabulary) of hidden states."""

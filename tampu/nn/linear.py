@@ -35,6 +35,12 @@ class Linear(Module):
         require(self.bias.shape == y.shape[-1:], "bias", y, self.bias)
         return y + self.bias
 
+    def first(self, x: Tensor, outputs: int) -> Tensor:
+        """Return at least the first outputs (tokens, n), without what adapters add."""
+        if self.bias or outputs >= self.weight.shape[0]:
+            return self(x)
+        return x.linear(self.weight, outputs)
+
 
 class Embedding(Module):
     """A table (entries, features) whose rows are looked up."""

@@ -13,6 +13,7 @@ from tampu.ml import Graph, Tensor
 from tampu.nn.cache import LayerCache
 from tampu.nn.image import AudioModel, Encoder, PreparedImage, VisionModel
 from tampu.nn.module import Module
+from tampu.nn.mtp import MTPLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,8 @@ class Model(Module):
         context: the longest sequence; set when a model is loaded.
         options: of this file.
         audio_types: audio encoders, as `vision_types`.
+        mtp_type: the class of its layer of multi-token prediction; None: it is not supported.
+        mtp: this layer; None for a model or a file without one, or if it is not used.
         vision: the vision encoder; None for a model or a file without one.
         audio: the audio encoder; None for a model or a file without one.
     """
@@ -185,6 +188,7 @@ class Model(Module):
     options_type: ClassVar[type[Any]]
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     audio_types: ClassVar[tuple[type[AudioModel], ...]] = ()
+    mtp_type: ClassVar[type[MTPLayer] | None] = None
     has_segments: ClassVar[bool] = False
     default_rank_pooling: ClassVar[str] = "last"
     pads_logits: ClassVar[bool] = False
@@ -192,6 +196,7 @@ class Model(Module):
     options: Any
     vision: VisionModel | None = None
     audio: AudioModel | None = None
+    mtp: MTPLayer | None = None
 
     @property
     def positions_per_token(self) -> int:
@@ -259,6 +264,24 @@ class Model(Module):
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits (m, vocabulary) of hidden states; (m, labels) if it `ranks`."""
+
+    def draft_logits(
+        self,
+        batch: Batch,  # noqa: ARG002
+        caches: Sequence[LayerCache],  # noqa: ARG002
+        vocabulary: int,  # noqa: ARG002
+    ) -> Tensor:
+        """Return the logits (m, n) after guessed tokens, by multi-token prediction.
+
+        Args:
+            batch: one token of each sequence, the first of which follow what `hidden` has seen.
+            caches: of all layers, and of multi-token prediction.
+            vocabulary: of how many of the first tokens logits are needed, at least.
+
+        Raises:
+            ComputeError: if the model has no such layer.
+        """
+        raise ComputeError("the model has no layer of multi-token prediction")
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
         """Move cached keys to other positions, when the context is full.

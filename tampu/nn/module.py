@@ -101,14 +101,20 @@ def _hooked(call: Callable[..., Any]) -> Callable[..., Any]:
     return hooked
 
 
-def bind(kind: type[M], weights: Weights, options: object) -> M:
+def bind(kind: type[M], weights: Weights, options: object, prefix: str = "") -> M:
     """Return a model with each declared attribute set to its tensor or module.
+
+    Args:
+        kind: its class.
+        weights: of the file.
+        options: have the lengths of lists.
+        prefix: of the names of all its tensors.
 
     Raises:
         ModelFileError: naming every tensor that is missing.
     """
     binding = _Binding(weights, options)
-    model = binding.module(kind, "")
+    model = binding.module(kind, prefix)
     if binding.missing:
         raise ModelFileError("tensors", f"missing from the file: {', '.join(binding.missing)}")
     return model

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tampu.kvcache import CellTable, KVCacheManager, Segment
 from tampu.ml.backend import Computed
 from tampu.ml.top_k import unpack
-from tampu.runner.drafters import MAX_GUESS
+from tampu.runner.drafters import MAX_GUESS, GuessKind
 from tampu.runner.layout import TEXT
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs
@@ -76,6 +76,9 @@ class DraftModel:
         times: of its steps, by their rows.
         cost: the time of a token relative to one of the target model, until times are known.
     """
+
+    kind: ClassVar[GuessKind] = GuessKind.DRAFT_MODEL
+    takes_cells: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from tampu.runner.batch import Plan
 from tampu.runner.drafts import Drafts, DraftSource
 from tampu.runner.sequence import Sequence
 
+_FEW = 4  # drafts of a step with recurrent layers, if their states have cells
+
 
 class DraftPlanner:
     """Gets the drafts of steps in which all sequences decode.
@@ -49,14 +51,17 @@ class DraftPlanner:
         """Take back a plan that was made before its tokens were known, if drafts of them win.
 
         Returns:
-            Whether it was taken back; the next plan has the drafts.
+            Whether it was taken back; the next plan has the drafts. If what guesses them takes
+            cells, it is asked then.
         """
         are_offline = {part.sequence.is_offline for part in plan.parts}
         if len(are_offline) > 1 or any(part.is_prefill for part in plan.parts):
             return False
-        self._chosen = self._choose({part.sequence: part.start for part in plan.parts})
-        if not self._chosen:
-            return False
+        starts = {part.sequence: part.start for part in plan.parts}
+        if not self._needs_cells(starts):
+            self._chosen = self._choose(starts)
+            if not self._chosen:
+                return False
         for part in plan.parts:
             if part.sequence in running:
                 self._kv_manager.rollback(part.sequence.cell_table, part.start)
@@ -78,20 +83,31 @@ class DraftPlanner:
             self.source.ended(sequence)
 
     def _choose(self, starts: Mapping[Sequence, int]) -> Drafts:
-        """Return drafts for sequences whose last known tokens are at these positions.
+        """Return drafts for sequences whose last known tokens are at these positions."""
+        if self.source is None or not starts:
+            return {}
+        rooms, limit = self._rooms(starts)
+        return self.source.choose(rooms, limit) if limit > 0 else {}
+
+    def _needs_cells(self, starts: Mapping[Sequence, int]) -> bool:
+        if self.source is None:
+            return False
+        rooms, limit = self._rooms(starts)
+        return limit > 0 and self.source.needs_cells(rooms, limit)
+
+    def _rooms(self, starts: Mapping[Sequence, int]) -> tuple[dict[Sequence, int], int]:
+        """Return how many drafts each sequence may have, and all together.
 
         They leave cells for the next tokens of all, and with recurrent layers a part does not cross
         a checkpoint of its answer.
         """
-        if self.source is None or not starts:
-            return {}
         rooms = {each: _room(each, start) for each, start in starts.items()}
         limit = min(self._max_outputs - len(rooms), self._kv_manager.available - 2 * len(rooms))
         if self._kv_manager.has_states:
-            limit = min(limit, 2 * self._slots)
+            limit = min(limit, max(2 * self._slots, _FEW))
             for each, start in starts.items():
                 rooms[each] = min(rooms[each], ANSWER_UNIT - 1 - start % ANSWER_UNIT)
-        return self.source.choose(rooms, limit) if limit > 0 else {}
+        return rooms, limit
 
 
 def _room(sequence: Sequence, start: int) -> int:

@@ -44,6 +44,9 @@ class GuessKind(Enum):
     NGRAM = 0.5
     """The last three tokens occurred before."""
 
+    MTP = 0.7
+    """The best tokens of the model's own layer of multi-token prediction."""
+
     DRAFT_MODEL = 0.6
     """A smaller model's best tokens."""
 

@@ -23,6 +23,12 @@ class DraftSource(Protocol):
             limit: how many all may have together.
         """
 
+    def needs_cells(self, rooms: Mapping[Sequence, int], limit: int) -> bool:
+        """Return whether `choose` takes cells after those of the computed tokens for a while.
+
+        Then no step may be planned that has them.
+        """
+
     def are_expected(self, sequences: Iterable[Sequence]) -> bool:
         """Return whether there will be drafts once the next token of each sequence is known.
 

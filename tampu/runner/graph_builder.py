@@ -198,12 +198,15 @@ class GraphBuilder:
         inputs += capture.inputs if capture else ()
         cache = self._cache.build(context, n, shape.views)
         with self.adapters.building(*reversed(adapters)):
-            result = self._hidden(batch, cache.layers, shape.captured, capture)
-            if shape.wants_logits:
+            if shape.drafts_from:
+                result = self._model.draft_logits(batch, cache.layers, shape.drafts_from)
+            else:
+                result = self._hidden(batch, cache.layers, shape.captured, capture)
+            if shape.wants_logits and not shape.drafts_from:
                 result = self._model.head(result)
             if shape.candidates:
                 found = find_top_k(result, shape.candidates)
-                if self._device_tokens and shape.candidates == 1:
+                if self._device_tokens and shape.candidates == 1 and not shape.drafts_from:
                     context.forward(self._device_tokens.store(found, result.shape[1]))
                 best = with_logits(found, result)
                 result = with_rows(best, result, in_full) if shape.in_full else best

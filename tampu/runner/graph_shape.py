@@ -26,6 +26,8 @@ class GraphShape(NamedTuple):
         adapters: of each token, at most, chosen by requests.
         captured: the points whose values are returned besides.
         captured_rows: of how many tokens.
+        drafts_from: multi-token prediction computes it, with the logits of so many of the first
+            tokens of the vocabulary; 0: the model does.
     """
 
     tokens: int
@@ -39,6 +41,7 @@ class GraphShape(NamedTuple):
     adapters: int = 0
     captured: tuple[Point, ...] = ()
     captured_rows: int = 0
+    drafts_from: int = 0
 
     @classmethod
     def of(cls, step: StepInputs, views: tuple[CacheView, ...]) -> GraphShape:
@@ -55,6 +58,7 @@ class GraphShape(NamedTuple):
             0 if step.adapters is None else step.adapters.places.shape[1],
             () if step.captured is None else step.captured.points,
             0 if step.captured is None else len(step.captured.rows),
+            step.drafts_from,
         )
 
 

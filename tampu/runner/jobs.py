@@ -198,3 +198,8 @@ class Step:
     prepared: PreparedGraph
     result: Future[Computed]
     launched_ns: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its graph was built for it, so that its time says little about others."""
+        return self.prepared.is_new

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 from tampu.errors import DeviceLostError, TampuError
@@ -42,6 +42,10 @@ _LONG_MEMORY = 0.98  # and of all answers
 _WEIGHT = 2.0  # tokens: of what is known of other answers, or of none
 _MOST = 0.99  # nothing is right more often
 _MAX_DRAFTS = 48  # of a step
+_NAMES = {
+    GuessKind.DRAFT_MODEL: "draft model",
+    GuessKind.MTP: "layer of multi-token prediction",
+}
 _ASK_AGAIN = 256  # steps after which a draft model that was rarely right is asked again
 
 
@@ -49,10 +53,14 @@ class GuessingModel(Protocol):
     """Guesses the next tokens of several answers together.
 
     Attributes:
+        kind: of its guesses.
+        takes_cells: whether it takes cells of the target model for a while.
         times: of its steps, by their rows.
         cost: the time of a token relative to one of the target model, until times are known.
     """
 
+    kind: ClassVar[GuessKind]
+    takes_cells: ClassVar[bool]
     times: StepTimes
     cost: float
 
@@ -137,6 +145,7 @@ class Speculation:
 
     Attributes:
         times: of the steps, by their rows.
+        model: guesses where nothing else does; None: there is none.
     """
 
     def __init__(
@@ -154,7 +163,7 @@ class Speculation:
         """
         self._tree = tree
         self.times = times or StepTimes()
-        self._model = model
+        self.model = model
         self._asking_s = 0.0  # the time of its last guesses, which is not that of a step
         self._unasked = 0
         self._rates = {kind: _Rate(kind.value, _LONG_MEMORY) for kind in GuessKind}
@@ -166,9 +175,18 @@ class Speculation:
         if not self.times.can_win(len(rooms), limit):
             return {}
         answers = self._next(rooms)
-        if self._model is not None:
-            self._ask(self._model, rooms, limit, answers)
+        if self.model is not None:
+            self._ask(self.model, rooms, limit, answers)
         return self._best(rooms, limit, answers, unknown=0)
+
+    def needs_cells(self, rooms: Mapping[Sequence, int], limit: int) -> bool:
+        """Return whether a model that takes cells will be asked."""
+        if self.model is None or not self.model.takes_cells:
+            return False
+        limit = self._limit(len(rooms), limit)
+        if not self.times.can_win(len(rooms), limit):
+            return False
+        return bool(self._wanted(self.model, rooms, limit, self._next(rooms)))
 
     def are_expected(self, sequences: Iterable[Sequence]) -> bool:
         """Return whether there will be drafts once the next token of each sequence is known."""
@@ -179,7 +197,7 @@ class Speculation:
         answers = self._next(rooms)
         if self._best(rooms, limit, answers, unknown=1):
             return True
-        return self._model is not None and bool(self._wanted(self._model, rooms, limit, answers))
+        return self.model is not None and bool(self._wanted(self.model, rooms, limit, answers))
 
     def measured(self, plan: Plan, seconds: float) -> None:
         """Note how long a batch took, until the next one was launched."""
@@ -189,8 +207,8 @@ class Speculation:
 
     def ended(self, sequence: Sequence) -> None:
         """Forget a sequence, which has given up its slot."""
-        if self._model is not None:
-            self._model.ended(sequence)
+        if self.model is not None:
+            self.model.ended(sequence)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -255,14 +273,14 @@ class Speculation:
         except DeviceLostError:
             raise
         except TampuError as error:
-            log.warning("the draft model failed, and is not used any more: %s", error)
-            self._model = None
+            log.warning("the %s failed, and is not used any more: %s", _NAMES[model.kind], error)
+            self.model = None
             return
         self._asking_s = time.perf_counter() - began
         for sequence in wanted:
             answers[sequence].unasked = 0
         for sequence, tokens in guesses.items():
-            answers[sequence].guess = Guess(tokens, GuessKind.DRAFT_MODEL)
+            answers[sequence].guess = Guess(tokens, model.kind)
 
     def _wanted(
         self,
@@ -274,14 +292,16 @@ class Speculation:
         """Return of which sequences a model should guess how many tokens."""
         rates: dict[Sequence, float] = {}
         for sequence, answer in answers.items():
-            rate = answer.rate(GuessKind.DRAFT_MODEL, self._rates).value
+            rate = answer.rate(model.kind, self._rates).value
             if answer.unasked >= _ASK_AGAIN:
-                rate = max(rate, GuessKind.DRAFT_MODEL.value)
+                rate = max(rate, model.kind.value)
             tokens, kind = answer.guess
             other = answer.rate(kind, self._rates).value if tokens else 0.0
             if rate > other and model.room(sequence) > 0:
                 rates[sequence] = rate
-        ordered = sorted(rates, key=lambda each: rates[each], reverse=True)
+        ordered = sorted(
+            rates, key=lambda each: (round(rates[each], 1), answers[each].unasked), reverse=True
+        )  # about as likely ones in turns, so that no answer is left behind
         count, depth = self.times.depth(
             len(rooms), limit, [rates[each] for each in ordered], self._asking(model)
         )

@@ -48,6 +48,8 @@ class StepInputs:
         in_full: I32, (f,): outputs that need all logits besides, if candidates are enough for the
             others; the last one may be repeated. None: none does.
         captured: what is returned besides; None if no request captures anything.
+        drafts_from: multi-token prediction computes it, with the logits of so many of the first
+            tokens of the vocabulary; 0: the model does.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -63,6 +65,7 @@ class StepInputs:
     candidates: int = 0
     in_full: npt.NDArray[np.int32] | None = None
     captured: CapturedRows | None = None
+    drafts_from: int = 0
 
     def __post_init__(self) -> None:
         """Take all tokens as given."""

@@ -34,6 +34,11 @@ class StepTimes:
         """Whether any time is known."""
         return bool(self._seconds)
 
+    @property
+    def rows(self) -> list[int]:
+        """The numbers of rows whose times are known."""
+        return sorted(self._seconds)
+
     def add(self, rows: int, seconds: float) -> None:
         """Note how long a step took."""
         self._steps += 1
@@ -50,7 +55,7 @@ class StepTimes:
         """
         if rows in self._seconds:
             return statistics.median(self._seconds[rows])
-        known = sorted(self._seconds)
+        known = self.rows
         if len(known) < 2:
             return (self.at(known[0]) / _typical(known[0]) if known else 1.0) * _typical(rows)
         place = bisect_left(known, rows)
@@ -62,7 +67,12 @@ class StepTimes:
         return max(self.at(first) + slope * (rows - first), self.at(first) / 2)
 
     def can_win(self, rows: int, limit: int) -> bool:
-        """Return whether drafts beside so many rows win if all of them are right."""
+        """Return whether drafts beside so many rows win if all of them are right.
+
+        They do not as long as the time without them is not known: it is measured first.
+        """
+        if rows not in self._seconds:
+            return False
         least = _WORTH * rows / self.at(rows)
         return any(more / self.at(more) > least for more in self._rungs(rows, limit))
 
@@ -106,7 +116,7 @@ class StepTimes:
             rates: how often a token of each answer is guessed, the highest first.
             seconds: how long the draft model takes for a token of so many answers.
         """
-        limit = min(limit, 2 * max([rows, *self._seconds]) - rows)
+        limit = self._limit(rows, limit)
         most, found = _WORTH * rows / self.at(rows), (0, 0)
         for count in _halves(len(rates)):
             expected = float(rows)
@@ -118,16 +128,22 @@ class StepTimes:
         return found
 
     def _rungs(self, rows: int, limit: int) -> list[int]:
-        """Return the numbers of rows of steps with drafts: few of them, as each needs a graph.
-
-        They are at most twice what was measured, so that what is slower than expected costs little.
-        """
-        limit = min(limit, 2 * max([rows, *self._seconds]) - rows)
+        """Return the numbers of rows of steps with drafts: few of them, as each needs a graph."""
+        limit = self._limit(rows, limit)
         return [
             each
             for each in range(rows + 1, rows + limit + 1)
             if each <= 4 or each % (1 << each.bit_length() - 2) == 0
         ]
+
+    def _limit(self, rows: int, limit: int) -> int:
+        """Return how many drafts may be tried beside so many rows.
+
+        Steps have at most half as many rows again as those that were measured, so that what is
+        slower than expected costs little, and no number before a jump of the time is left out.
+        """
+        most = max([rows, *self._seconds])
+        return min(limit, most + max(most // 2, 1) - rows)
 
 
 def _typical(rows: int) -> float:

@@ -84,7 +84,8 @@ class ModelSettings:
         "SPEC_TYPE", one_of(SPEC_TYPES), "auto",
         "auto: the next tokens of answers are guessed and several verified in one step, where that "
         "is measured to be faster ([drafts](runner.md#drafts)); none: one token a step; "
-        "draft-simple and llama-server's names that begin with ngram mean auto; also "
+        "draft-simple, draft-mtp and llama-server's names that begin with ngram mean auto, the "
+        "last without [multi-token prediction](runner.md#multi-token-prediction); also "
         "`--spec-type`")
     draft: str | None = optional(
         "DRAFT", str, "the name or the file of a draft model, which guesses the next tokens of "

@@ -76,7 +76,7 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Run) -> None:
         (["run", "demo", "hi", "-o", "n_cpu_moe=-1"], "n_cpu_moe must be "),
         (["run", "demo", "hi", "-o", "kv_offload=maybe"], "kv_offload must be true or false"),
         (["serve", "--num-gpu", "many"], "--num-gpu"),
-        (["serve", "--spec-type", "draft-mtp"], "must be one of auto, none, ngram-simple"),
+        (["serve", "--spec-type", "draft-eagle3"], "must be one of auto, none, ngram-simple"),
         (["serve", "--draft", "nowhere.gguf"], "nowhere.gguf: no such file"),
         (["run", "demo", "hi", "--draft", "nowhere.gguf"], "nowhere.gguf: no such file"),
         (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),

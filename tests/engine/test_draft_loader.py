@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.drafting import Cheap
 from support.engines import GREEDY, PROMPT, SMALL
 from support.tiny_model import Tiny, write_tiny
 
@@ -13,19 +14,11 @@ from tampu.engine import draft_loader, model_loader
 from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError, ModelNotFoundError, OutOfMemoryError
 from tampu.runner.speculation import Speculation
-from tampu.runner.step_times import StepTimes
 
 OPTIONS: dict[str, Any] = {**SMALL, "spec_type": "auto", "slots": 2}
 TARGET = Tiny(layers=3)
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down", "embd")
 QUANTIZED = {f"{end}.weight": "Q8_0" for end in _PARTS}
-
-
-class Cheap(StepTimes):
-    """Further rows cost little, whatever is measured."""
-
-    def add(self, rows: int, seconds: float) -> None:  # noqa: ARG002
-        super().add(rows, 1 + rows / 100)
 
 
 @pytest.fixture

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 from support.checkpoints import DECODERS, HYBRIDS, RECIPES
+from support.drafting import OPTIONS, Cheap, answers
 from support.laboratory import Laboratory, in_depth, tokens
 
-from tampu.engine.completion import Completion
-from tampu.engine.engine import Engine
 from tampu.runner.batch import Plan
 from tampu.runner.drafts import Drafts
 from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import Speculation
-from tampu.runner.step_times import StepTimes
 
 pytestmark = pytest.mark.parity
 
-COUNT = 40
 # One of each kind of cache: of attention, also in windows and with sinks, and recurrent states.
 QUICK = ("llama_rope_llama3", "gemma3_text", "gptoss", "lfm2", "qwen35")
 LENGTHS = (17, 90, 48)
 MOST = 5
-
-
-class Cheap(StepTimes):
-    """Further rows cost little, whatever is measured."""
-
-    def add(self, rows: int, seconds: float) -> None:  # noqa: ARG002
-        super().add(rows, 1 + rows / 100)
 
 
 class KnownAnswers:
@@ -52,6 +41,10 @@ class KnownAnswers:
                 limit -= len(found[sequence])
         return {sequence: guess for sequence, guess in found.items() if guess}
 
+    def needs_cells(self, rooms: Mapping[Sequence, int], limit: int) -> bool:  # noqa: ARG002
+        """Return False: it takes none."""
+        return False
+
     def are_expected(self, sequences: Iterable[Sequence]) -> bool:
         """Return True: there always are some."""
         return bool([*sequences])
@@ -69,14 +62,6 @@ class KnownAnswers:
         return tuple(each if self._source.random() < 0.8 else 300 for each in guess)
 
 
-def answers(engine: Engine, prompts: list[list[int]], **options: object) -> list[Completion]:
-    def answer(prompt: list[int]) -> Completion:
-        return engine.generate(prompt, max_tokens=COUNT, ignore_eos=True, **options)
-
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        return list(pool.map(answer, prompts))
-
-
 @pytest.mark.seed("S78", "S80")
 @pytest.mark.parametrize(
     "name",
@@ -92,7 +77,7 @@ def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
         texts = [[*prompt, *each.tokens] for prompt, each in zip(prompts, wanted, strict=True)]
         scheduler.drafts.source = KnownAnswers(texts)
         found = answers(engine, prompts, temperature=0.0)
-        scheduler.check()
+        engine.runner.call(scheduler.check)
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
     drafted = sum(each.usage.drafted_tokens for each in found)
     accepted = sum(each.usage.accepted_tokens for each in found)
@@ -121,18 +106,9 @@ def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) ->
         with closing(engine.stream(tokens(30, 9), temperature=0.0, ignore_eos=True)) as cancelled:
             next(cancelled)
             found = answers(engine, prompts, temperature=0.0)
-        scheduler.check()
+        engine.runner.call(scheduler.check)
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
     assert sum(each.usage.accepted_tokens for each in found) > 0
-
-
-OPTIONS = {
-    "top_k": {"temperature": 1.0, "top_k": 20},
-    "all tokens": {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.02},
-    "penalties": {"temperature": 1.0, "repeat_penalty": 1.3, "dry_multiplier": 0.8},
-    "grammar": {"temperature": 1.0, "format": {"regex": "[a-z0-9 ]{60}"}},
-    "logprobs": {"temperature": 1.0, "logprobs": True, "top_logprobs": 3},
-}
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=[*OPTIONS])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,60 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from support.checkpoints import RECIPES, draw_weights
+from support.checkpoints import RECIPES
 from support.graphs import floats
 from support.laboratory import Laboratory, relative_error, tokens
+from support.mtp_files import with_mtp_layer
 from support.ollama_files import PUBLISHED, publish
 from support.seeing import Beginning, OneSequence, Whole
-from transformers.modeling_layers import MtpLayer
 
 from tampu.convert import convert
 from tampu.engine.engine import Engine
 from tampu.gguf_compat import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import bind_model
-from tampu.models.qwen35 import Qwen35
+from tampu.models.qwen35 import MTPLayer
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 NAMES = ["qwen35", "qwen35moe", "qwen3next"]
-PREFIXES = {
-    "eh_proj.": "mtp.fc.",
-    "enorm.": "mtp.pre_fc_norm_embedding.",
-    "hnorm.": "mtp.pre_fc_norm_hidden.",
-    "post_norm.": "mtp.norm.",
-    "mtp_block.": "mtp.layers.0.",
-}
 COUNT = 20
-
-
-def mtp_layer(model: Any) -> Any:
-    """Return a layer of multi-token prediction with weights of its own."""
-    config = copy.deepcopy(model.config)
-    config.layer_types = ["full_attention"]
-    decoder = model.model.layers[2]
-    made = MtpLayer(config, type(decoder), type(decoder.input_layernorm), 0).float().eval()
-    made.config = model.config
-    draw_weights(made, seed=3)
-    return made
-
-
-def with_mtp_layer(laboratory: Laboratory, name: str, folder: Path) -> tuple[Path, Any]:
-    """Convert a checkpoint with such a layer added; return the file and the layer."""
-    model = laboratory.reference(name)
-    made = mtp_layer(model)
-    shutil.copytree(laboratory.checkpoint(name), folder / "checkpoint")
-    path = folder / "checkpoint" / "model.safetensors"
-    added = {
-        PREFIXES[prefix] + key.removeprefix(prefix): value.contiguous()
-        for key, value in made.state_dict().items()
-        for prefix in PREFIXES
-        if key.startswith(prefix)
-    }
-    save_file(load_file(path) | added, path)
-    convert(folder / "checkpoint", folder / "model.gguf", "F32")
-    return folder / "model.gguf", made
 
 
 @pytest.mark.parametrize(
@@ -97,10 +59,10 @@ def test_the_hidden_states_of_a_predictor(
 
 def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
     with Weights(read_model(path)) as weights:
-        model = bind_model(weights)
-        assert isinstance(model, Qwen35)
-        (block,) = model.mtp_layers
-        assert block is not None
+        model = bind_model(weights, predicts=True)
+        block = model.mtp
+        assert isinstance(block, MTPLayer)
+        assert block.output_norm
         weights.load(backend)
         context = backend.context()
         mask = np.where(np.tri(COUNT, dtype=np.bool_), 0, -np.inf).astype(np.float16)
@@ -122,6 +84,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
             rotate=partial(model.options.rope(), positions=inputs["positions"]),
             o=model.options,
         )
+        found = block.output_norm(found, model.options.epsilon)
         given = [(tensor, data[key]) for key, tensor in inputs.items()]
         (result,) = backend.compute(context, given, [context.output(found)]).outputs
         context.close()

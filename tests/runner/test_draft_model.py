@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from support.drafting import Cheap, Free
 from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest, alone, hashed
 
 from tampu.errors import ComputeError, DeviceLostError
@@ -15,23 +16,8 @@ from tampu.runner.context_shift import shift_count
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
-from tampu.runner.step_times import StepTimes
 
 CONTEXT = 64
-
-
-class Cheap(StepTimes):
-    """Further rows cost little, whatever is measured."""
-
-    def add(self, rows: int, seconds: float) -> None:  # noqa: ARG002
-        super().add(rows, 1 + rows / 100)
-
-
-class Free(StepTimes):
-    """A draft model's steps cost next to nothing."""
-
-    def add(self, rows: int, seconds: float) -> None:  # noqa: ARG002
-        super().add(rows, 1e-6)
 
 
 def mostly(history: list[int]) -> int:

@@ -107,6 +107,10 @@ class Guessing:
                 limit -= len(tokens)
         return found
 
+    def needs_cells(self, rooms: Mapping[Sequence, int], limit: int) -> bool:  # noqa: ARG002
+        """Return False: it takes none."""
+        return False
+
     def are_expected(self, sequences: Iterable[Sequence]) -> bool:
         """Return True: there always are some."""
         return bool([*sequences])

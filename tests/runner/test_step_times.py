@@ -51,15 +51,15 @@ DEAR = {"r1": 1.0, "r2": 2.0, "r4": 4.0, "r8": 8.0}
 @pytest.mark.parametrize(
     ("known", "rows", "guesses", "counts"),
     [
-        (CHEAP, 1, [(0.99, 15)], [15]),
+        (CHEAP, 1, [(0.99, 15)], [11]),
         (CHEAP, 1, [(0.99, 5)], [5]),  # six rows
         (CHEAP, 1, [(0.99, 6)], [5]),  # seven are no rung
         (CHEAP, 1, [(0.6, 15)], [5]),
         (CHEAP, 1, [(0.01, 15)], [0]),
         (DEAR, 1, [(0.99, 15)], [0]),
         (CHEAP, 2, [(0.95, 4), (0.02, 4)], [4, 0]),
-        (CHEAP, 2, [(0.99, 1), (0.9, 15)], [1, 13]),
-        ({}, 1, [(0.99, 15)], [1]),  # nothing is known: at most twice the rows
+        (CHEAP, 2, [(0.99, 1), (0.9, 15)], [1, 9]),
+        ({}, 1, [(0.99, 15)], [1]),  # nothing is known: one draft
     ],
 )
 def test_the_drafts_that_give_the_most_tokens_a_second(

@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -59,6 +59,10 @@ class PackedWeight:
     def matrix_bytes(self) -> int:
         """The size of one of its matrices."""
         return int(self.pointer.contents.ne[0]) // self.experts
+
+    def first_rows(self, count: int) -> PackedWeight:
+        """Return the weight of the first `count` outputs; its bytes are the first of these."""
+        return replace(self, rows=count)
 
     def multiply(self, context: Graph, x: Tensor) -> TensorPointer:
         """Add the product (..., tokens, rows) of x (..., tokens, inputs) with it to a graph."""

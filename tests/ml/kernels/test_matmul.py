@@ -205,3 +205,23 @@ def test_rows_of_a_packed_weight_can_still_be_looked_up(
     context.close()
     np.testing.assert_allclose(found.outputs[0], values[[39, 3]], rtol=1e-6)
     assert weight.packed is not None
+
+
+@each(KINDS)
+@pytest.mark.parametrize("count", [1, 16, 40, 80])
+def test_the_first_outputs_are_computed_alone(
+    level_backends: Callable[..., Any], load: Any, kind: GGMLType, count: int
+) -> None:
+    _, bind = load(normal(80, 256), kind)
+    for level in (None, "ggml"):
+        backend = level_backends(level)
+        weight = bind(backend)
+        x = normal(3, 256, seed=1)
+        context = backend.context(16)
+        given = context.input("x", x.shape, GGMLType.F32)
+        outputs = [context.output(given.linear(weight, n)) for n in (None, count)]
+        every, first = backend.compute(context, [(given, x)], outputs).outputs
+        context.close()
+        assert first.shape[1] in (count, 80)  # ggml's own layouts have no first rows
+        assert error(first[:, :count], every[:, :count]) < 1e-2
+        assert first.shape[1] == count or weight.packed is None
