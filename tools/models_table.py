@@ -71,6 +71,7 @@ MODELS = {
     "mamba2": "Mamba 2, Codestral Mamba",
     "mellum": "Mellum 2",
     "minicpm": "MiniCPM 1, 2, 4",
+    "minicpm3": "MiniCPM3",
     "minimax-m2": "MiniMax-M2, M2.1, M2.5",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mistral4": "Mistral Small 4, text",

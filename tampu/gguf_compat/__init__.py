@@ -2,8 +2,8 @@
 
 Ollama's published files have text, vision and multi-token prediction in one file, under other names
 than llama.cpp's converter writes. `ollama.py` describes the differences, one entry for each
-architecture; `projectors.py` says how a vision encoder is taken out of a file, and `fused.py` how
-fused tensors are divided. The models in `tampu/models` know llama.cpp's names.
+architecture; `projectors.py` says how a vision encoder is taken out of a file, `fused.py` and
+`latent.py` how fused tensors are divided. The models in `tampu/models` know llama.cpp's names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tampu.gguf_compat.fused import split_fused
+from tampu.gguf_compat.latent import split_latent
 from tampu.gguf_compat.layout import translate
 from tampu.gguf_compat.ollama import LAYOUTS
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -30,7 +31,7 @@ def read_model(path: str | Path) -> GGUFFile:
 
 def as_model(file: GGUFFile) -> GGUFFile:
     """Return a file's header of any layout, as tampu's own engine reads it."""
-    return split_fused(as_llama_cpp(file))
+    return split_latent(split_fused(as_llama_cpp(file)))
 
 
 def as_llama_cpp(file: GGUFFile) -> GGUFFile:

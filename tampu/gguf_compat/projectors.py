@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.gguf_compat.layout import Keys, no_keys
-from tampu.gguf_compat.tensors import computed, joined, reordered_rows, rows_of
+from tampu.gguf_compat.tensors import chosen_rows, computed, joined, rows_of
 from tampu.ml.gguf_file import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata, Value
 
@@ -144,7 +144,7 @@ def _neighbours(file: GGUFFile, tensors: Iterable[TensorInfo]) -> Iterable[Tenso
     heads = file.metadata.integer("vision.attention.head_count")
     for info in tensors:
         if _TURNED.fullmatch(info.name):
-            yield reordered_rows(info, _side_by_side(info, heads))
+            yield chosen_rows(info, info.name, _side_by_side(info, heads))
         else:
             yield info
     tokens = file.metadata.strings("tokenizer.ggml.tokens", ())

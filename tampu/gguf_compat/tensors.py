@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +36,18 @@ def computed(
     shape: tuple[int, ...],
     sources: Sequence[TensorInfo],
     compute: Callable[..., Floats],
+    type_: GGMLType = GGMLType.F32,
 ) -> TensorInfo:
-    """Return an F32 tensor that `compute` makes of the sources' values."""
+    """Return a tensor, in F32 or F16, that `compute` makes of the sources' values."""
 
-    def run(stored: Sequence[StoredBytes]) -> Floats:
+    def run(stored: Sequence[StoredBytes]) -> npt.NDArray[Any]:
         values = [_values(info, data) for info, data in zip(sources, stored, strict=True)]
         result = compute(*values)
-        return np.ascontiguousarray(result, np.float32)
+        return np.ascontiguousarray(result, np.float16 if type_ is GGMLType.F16 else np.float32)
 
-    size = GGMLType.F32.size_of(math.prod(shape))
+    size = type_.size_of(math.prod(shape))
     start = sources[0].offset if sources else 0
-    return TensorInfo(name, shape, GGMLType.F32, start, size, Computation(tuple(sources), run))
+    return TensorInfo(name, shape, type_, start, size, Computation(tuple(sources), run))
 
 
 def _values(info: TensorInfo, stored: StoredBytes) -> Floats:
@@ -83,14 +85,15 @@ def joined(name: str, parts: Sequence[TensorInfo], *, stack: bool = False) -> Te
     return TensorInfo(name, shape, first.type, first.offset, size, computation)
 
 
-def reordered_rows(info: TensorInfo, order: Sequence[int]) -> TensorInfo:
-    """Return a tensor whose rows are in another order; the type remains."""
+def chosen_rows(info: TensorInfo, name: str, rows: Sequence[int]) -> TensorInfo:
+    """Return a tensor of these rows of a matrix, in this order; the type remains."""
 
     def run(stored: Sequence[StoredBytes]) -> StoredBytes:
-        return np.ascontiguousarray(stored[0].reshape(len(order), -1)[list(order)])
+        return np.ascontiguousarray(stored[0].reshape(info.shape[0], -1)[[*rows]])
 
-    source = replace(info)
-    return replace(info, computation=Computation((source,), run))
+    size = info.size_bytes // info.shape[0] * len(rows)
+    shape = (len(rows), *info.shape[1:])
+    return TensorInfo(name, shape, info.type, info.offset, size, Computation((info,), run))
 
 
 def frames_of(info: TensorInfo, names: tuple[str, str], channels: int = 3) -> list[TensorInfo]:

@@ -105,6 +105,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "mamba2": Architecture("tampu.models.mamba2:Mamba2"),
     "mellum": Architecture("tampu.models.mellum:Mellum"),
     "minicpm": Architecture("tampu.models.granite:Granite", {"rope_mode": RopeMode.INTERLEAVED}),
+    "minicpm3": Architecture("tampu.models.minicpm3:MiniCPM3"),
     "minimax-m2": Architecture("tampu.models.minimax_m2:MiniMaxM2"),
     "mistral3": Architecture("tampu.models.mistral3:Mistral3"),
     "mistral4": Architecture(

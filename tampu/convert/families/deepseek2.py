@@ -31,19 +31,16 @@ _QUERIES = {
     _ATTENTION + "q_a_layernorm": "blk.{}.attn_q_a_norm",
     _ATTENTION + "q_b_proj": "blk.{}.attn_q_b",
 }
-NAMES = (
-    {
-        name: target
-        for name, target in DEEPSEEK_NAMES.items()
-        if name not in (_ATTENTION + "k_proj", _ATTENTION + "v_proj")
-    }
-    | _QUERIES
-    | {
-        _ATTENTION + "kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
-        _ATTENTION + "kv_a_layernorm": "blk.{}.attn_kv_a_norm",
-    }
-)
-OPTIONAL = OF_SOME_LAYERS.union(_QUERIES.values())
+LATENT_NAMES = _QUERIES | {
+    _ATTENTION + "kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
+    _ATTENTION + "kv_a_layernorm": "blk.{}.attn_kv_a_norm",
+}
+_REPLACED = frozenset(f"{_ATTENTION}{part}_proj" for part in "kv")
+NAMES = {
+    name: target for name, target in DEEPSEEK_NAMES.items() if name not in _REPLACED
+} | LATENT_NAMES
+QUERY_TARGETS = frozenset(_QUERIES.values())
+OPTIONAL = OF_SOME_LAYERS | QUERY_TARGETS
 
 
 def parameters(config: Config) -> Parameters:

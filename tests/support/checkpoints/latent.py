@@ -57,6 +57,23 @@ RECIPES: dict[str, Recipe] = {
             | {"llama_4_scaling_beta": 0.1},
         },
     ),
+    # llama.cpp has the scales of the published model only: 1.4 / sqrt(3) of layers, 128 / 256.
+    "minicpm3": Recipe(
+        "MiniCPM3ForCausalLM",
+        transformers.MiniCPM3Config,
+        _LATENT
+        | {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
+                "long_factor": [1.5 + 0.7 * pair for pair in range(8)],
+                "original_max_position_embeddings": 16,
+                "factor": 32.0,
+            }
+        },
+    ),
     "deepseek2_youtu": Recipe("YoutuForCausalLM", transformers.YoutuConfig, _LATENT),
     "deepseek2_glm": Recipe(
         "Glm4MoeLiteForCausalLM",
