@@ -34,6 +34,7 @@ from tampu.cli.ray import ray_app
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
+from tampu.cli.transcribe import transcribe_command
 from tampu.cli.ui import ui_command
 from tampu.cli.verify import verify_command
 from tampu.cli.verify_store import verify_store_command
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("decide")(decide_command)
+app.command("transcribe")(transcribe_command)
 app.add_typer(batch_app, name="batch")
 app.command("serve")(serve_command)
 app.add_typer(ray_app, name="ray")

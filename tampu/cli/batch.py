@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from tampu.cli.form import form_body
 from tampu.cli.server_client import ServerError
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
@@ -112,12 +112,8 @@ def _run(server: BatchServer, file: Path, content: bytes, output: Path | None) -
 
 
 def _upload(server: BatchServer, name: str, content: bytes) -> str:
-    boundary = secrets.token_hex(24)
-    quoted = name.replace("\\", "_").replace('"', "_")
-    part = f"--{boundary}\r\nContent-Disposition: form-data; name="
-    head = f'{part}"purpose"\r\n\r\nbatch\r\n{part}"file"; filename="{quoted}"\r\n\r\n'
-    body = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
-    answer = server.send("POST", "/v1/files", body, f"multipart/form-data; boundary={boundary}")
+    body, kind = form_body([("purpose", "batch")], name, content)
+    answer = server.send("POST", "/v1/files", body, kind)
     return str(json.loads(answer)["id"])
 
 

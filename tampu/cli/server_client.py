@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from tampu.settings.settings import Settings
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 16 << 20
 _WARNINGS = "Warning"
+_EVENT = b"data: "
 _WARNING = re.compile(r'299 \S+ "([^"]*)"')
 WARNINGS = "warnings"  # in the first object of a response: those of its header
 
@@ -102,6 +103,18 @@ class HTTPServer:
             raise ServerError(error_message(found) or answer.reason, answer.status)
         return found
 
+    def events(self, path: str, body: bytes, content_type: str) -> Generator[dict[str, Any]]:
+        """Yield the server-sent events of its response; closing the iterator cancels the request.
+
+        Raises:
+            NoServerError: if no server is running.
+            ServerError: if it refused, its response is invalid, or it reports an error.
+        """
+        with self._answer("POST", path, body, None, content_type) as answer:
+            if answer.status != http.client.OK:
+                raise ServerError(error_message(answer.read()) or answer.reason, answer.status)
+            yield from read_events(answer)
+
     def close(self) -> None:
         """Do nothing: each request has its own connection."""
 
@@ -169,6 +182,20 @@ class HTTPServer:
         is_secret = address.scheme == "https"
         kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
         return kind(address.host, address.port, timeout=timeout_s)
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of server-sent events.
+
+    Raises:
+        ServerError: for an event with an error.
+    """
+    for line in lines:
+        if line.startswith(_EVENT):
+            found = json.loads(line.removeprefix(_EVENT))
+            if "error" in found:
+                raise ServerError(_message(found["error"]))
+            yield found
 
 
 def error_message(body: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import numpy as np
 import ollama
 import openai
 import pytest
@@ -97,6 +98,20 @@ def test_sounds_are_images_of_ollamas_messages(server: Server) -> None:
         assert one.prompt_eval_count - none.prompt_eval_count == 2 * TOKENS + 2
 
 
+@pytest.mark.parametrize(
+    "file",
+    [wav(np.zeros(16_000, np.float32)), wav(sound(1.0), 192_000), wav(sound(1.0), 8000)],
+    ids=["silence", "192 kHz", "8 kHz"],
+)
+def test_silence_and_every_rate_are_sounds(server: Server, file: bytes) -> None:
+    assert ask(server, part(file)).usage.prompt_tokens > 2
+
+
+def test_too_many_sounds_are_named(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match="16 images and sounds can be given, not 17"):
+        ask(server, *[part(wav(sound(0.1)))] * 17)
+
+
 def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:
     data = base64.b64encode(wav(sound(0.1))).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
@@ -113,13 +128,24 @@ def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:
         (part(wav(sound(0.2))), SEEING, "does not support audio"),
         (part(wav(sound(0.2))[:200]), HEARING, "the WAV file is truncated"),
         (part(encoded(sound(4.0), "flac", rate=16_000)[:9000]), HEARING, "the sound is damaged"),
+        (part(wav(np.zeros(4_000_000, np.float32), 1000)), HEARING, "limit is 3600: cut it into"),
         (part(b"GIF89a"), HEARING, r"content\[0\]: the sound's format is not supported; supp"),
         (part(video(scene(2), "mp4")), HEARING, "the sound's format is not supported"),
         (part(b""), HEARING, "the sound is empty"),
         ({"type": "input_audio"}, HEARING, "input_audio needs input_audio with data"),
         ({"type": "audio_url", "audio_url": {"url": "https://a.b/c.wav"}}, HEARING, "not fetched"),
     ],
-    ids=["deaf", "part of WAV", "part of FLAC", "GIF", "video", "empty", "none", "address"],
+    ids=[
+        "deaf",
+        "part of WAV",
+        "part of FLAC",
+        "over an hour",
+        "GIF",
+        "video",
+        "empty",
+        "none",
+        "address",
+    ],
 )
 def test_what_is_wrong_with_a_sound_is_said(
     server: Server, given: dict[str, Any], model: str, told: str

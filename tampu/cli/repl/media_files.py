@@ -16,7 +16,7 @@ from tampu.errors import RequestError
 
 _BEGIN = re.compile(r"""(?<![^\s'"(])(?:(?P<quote>['"])|(?=\.{0,2}/|~/))""")
 _ENDING = re.compile(
-    r"\.(?:png|jpe?g|webp|gif|bmp|(?P<sound>wav|flac|mp3|ogg|oga|opus|aac|m4a|webm))(?![\w.])",
+    r"\.(?:png|jpe?g|webp|gif|bmp|(?P<sound>wav|flac|mp3|ogg|oga|opus|aac|m4a|mka|mkv|webm))(?![\w.])",
     re.IGNORECASE,
 )
 _ESCAPED = re.compile(r"\\(.)")

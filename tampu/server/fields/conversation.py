@@ -103,7 +103,7 @@ def _check_size(conversation: Conversation) -> None:
     images = sum(len(message.get("images", ())) for message in conversation.messages)
     for count, most, what in (
         (len(conversation.messages), MAX_MESSAGES, "messages"),
-        (images, MAX_IMAGES, "images"),
+        (images, MAX_IMAGES, "images and sounds"),
     ):
         require(count <= most, f"at most {most} {what} can be given, not {count}")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,9 +37,18 @@ async def ask_route(endpoint: Endpoint, path: str, body: bytes) -> Answer:
 
 
 async def ask_app(
-    app: ASGIApp, method: str, path: str, body: bytes, content_type: str = "application/json"
+    app: ASGIApp,
+    method: str,
+    path: str,
+    body: bytes,
+    content_type: str = "application/json",
+    written: Callable[[bytes], None] | None = None,
 ) -> Answer:
-    """Return the response of an application to a request from this machine."""
+    """Return the response of an application to a request from this machine.
+
+    `written` is called with each part of the body of a successful response, which the answer
+    then does not have.
+    """
     unread = [body]
     answer, status = bytearray(), 0
 
@@ -51,6 +62,8 @@ async def ask_app(
         nonlocal answer, status
         if message["type"] == "http.response.start":
             status = message["status"]
+        elif written is not None and status == HTTPStatus.OK:
+            written(message.get("body", b""))
         else:
             answer += message.get("body", b"")
 

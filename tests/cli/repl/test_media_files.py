@@ -134,3 +134,10 @@ def test_a_file_that_a_model_does_not_get_is_said(
     session: Any = SimpleNamespace(can_see=can_see, can_hear=False)
     assert files_of(session, text) == (text, [])
     assert capsys.readouterr().err.strip() == printed
+
+
+@pytest.mark.parametrize("suffix", ["wav", "mka", "mkv", "webm", "M4A"])
+def test_the_suffixes_of_sounds_are_known(suffix: str) -> None:
+    [mention] = mentions(f"what is said in ./question.{suffix}?")
+    assert mention.is_sound
+    assert mention.path.name == f"question.{suffix}"

@@ -67,7 +67,7 @@ def seen(*images: str) -> dict[str, Any]:
         (user("x"), {"format": "xml"}, "format must be"),
         ([*user("x"), seen("aGk=", "h!")], {}, "invalid base64 in messages[1].images[1]"),
         ([seen("")], {}, "the image is empty"),
-        ([seen(*["aGk="] * 17)], {}, "at most 16 images can be given, not 17"),
+        ([seen(*["aGk="] * 17)], {}, "at most 16 images and sounds can be given, not 17"),
     ],
 )  # fmt: skip
 def test_a_conversation_that_cannot_be_answered_is_refused(

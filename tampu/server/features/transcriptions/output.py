@@ -13,7 +13,7 @@ from tampu.engine.sounds import SoundPiece, SoundPieces
 from tampu.errors import TampuError
 from tampu.runner.events import Done, TextDelta, TokenLogprob
 from tampu.server.features.transcriptions.requests import TranscriptionForm
-from tampu.server.features.transcriptions.subtitles import Cue, to_srt, to_vtt
+from tampu.server.fields.subtitles import Cue, to_srt, to_vtt
 from tampu.server.fields.transcript_text import TranscriptText
 from tampu.server.fields.transcription import SpeechForm
 from tampu.server.front.errors import error_body, public_message, status_of
@@ -49,7 +49,7 @@ class TranscriptWriter:
 
     def end(self) -> bytes:
         """Return the end of a complete stream."""
-        return _line({"type": "transcript.text.done", **self._object(with_segments=False)})
+        return _line({"type": "transcript.text.done", **self._object()})
 
     def fail(self, error: TampuError) -> bytes:
         """Return the end of a stream that failed."""
@@ -58,7 +58,7 @@ class TranscriptWriter:
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return all events as one object."""
         self._take_all(events)
-        return self._object(with_segments=True)
+        return self._object()
 
     def whole_text(self, events: Sequence[Event]) -> str:
         """Return all events as `text`, `srt` or `vtt`."""
@@ -112,7 +112,7 @@ class TranscriptWriter:
         more = {"logprobs": [*map(_logprob, logprobs)]} if self._form.with_logprobs else {}
         yield {"type": "transcript.text.delta", "delta": text, **more}
 
-    def _object(self, *, with_segments: bool) -> dict[str, Any]:
+    def _object(self) -> dict[str, Any]:
         found: dict[str, Any] = {"text": self._text.rstrip()}
         if self._form.with_logprobs:
             found["logprobs"] = [
@@ -122,9 +122,8 @@ class TranscriptWriter:
             task = "translate" if self._form.task.translates else "transcribe"
             seconds = round(self._cut.seconds, 3)
             found |= {"task": task, "language": self._spoken(), "duration": seconds}
-            if with_segments:
-                held = (n for n, piece in enumerate(self._pieces) if piece.text.strip())
-                found["segments"] = [self._segment(number) for number in held]
+            held = (n for n, piece in enumerate(self._pieces) if piece.text.strip())
+            found["segments"] = [self._segment(number) for number in held]
             found["usage"] = {"type": "duration", "seconds": ceil(seconds)}
             return found
         total = total_usage([*self._done.values()], 1)

@@ -15,7 +15,7 @@ from tampu.engine.sounds import SoundPiece, SoundPieces
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.server.features.transcriptions.output import TranscriptWriter
 from tampu.server.features.transcriptions.requests import TranscriptionForm
-from tampu.server.features.transcriptions.subtitles import Cue, to_srt, to_vtt
+from tampu.server.fields.subtitles import Cue, to_srt, to_vtt
 from tampu.server.fields.transcript_text import TranscriptText
 from tampu.server.fields.transcription import SpeechForm, SpeechTask
 from tampu.server.serving.events import Event

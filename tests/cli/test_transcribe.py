@@ -1,0 +1,129 @@
+"""`tampu transcribe`: sounds to text and subtitles, on a server or in the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoints import make_checkpoint
+from support.serving import start_server
+from support.sounds import babble, pause, wav
+
+from tampu.cli import app
+from tampu.convert import convert
+from tampu.store import ModelName
+from tampu.store.create import CreateSpec, create
+from tampu.store.library import Library
+from tampu.store.modelfile import parse_modelfile
+
+Run = Callable[..., tuple[int, str, str]]
+TALK = np.concatenate([pause(1), babble(1, 1), pause(8, 2), babble(1, 3), pause(1, 4)])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, files = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("files")
+    checkpoint = make_checkpoint("gemma4_unified_hearing", files / "checkpoint")
+    convert(checkpoint, files / "m.gguf", "F32")
+    modelfile = parse_modelfile("FROM m.gguf\nPARAMETER num_predict 12\nPARAMETER num_ctx 512")
+    create(Library(folder), ModelName.parse("m"), CreateSpec(modelfile=modelfile, folder=files))
+    return folder
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    models: Path,
+) -> Run:
+    """Run the command on sounds in the current folder; return the exit code and the outputs."""
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("TAMPU_MODELS", str(models))
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.wav", "b.wav"):
+        Path(name).write_bytes(wav(TALK))
+    Path("silent.wav").write_bytes(wav(np.zeros(16_000, np.float32)))
+    Path("notes.wav").write_text("not a sound")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = app.run(["transcribe", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(params=["server", "own"])
+def either(
+    request: pytest.FixtureRequest, run: Run, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
+    """The command with a running server, and without one."""
+    if request.param == "own":
+        yield run
+        return
+    server = start_server(models, Path.cwd())
+    try:
+        monkeypatch.setenv("TAMPU_HOST", server.url.removeprefix("http://"))
+        yield run
+    finally:
+        server.end()
+
+
+def test_the_text_is_printed_and_every_format_says_the_same(either: Run) -> None:
+    code, text, _ = either("a.wav")
+    assert code == 0
+    assert len(text) > 1
+    assert text.endswith("\n")
+    code, out, _ = either("a.wav", "-f", "json", "--language", "en", "--model", "m")
+    assert code == 0
+    assert set(json.loads(out)) == {"text", "usage"}
+    _, out, _ = either("a.wav", "-f", "verbose_json")
+    verbose = json.loads(out)
+    assert [round(each["start"], 1) for each in verbose["segments"]] == [0.7, 9.7]
+    _, srt, _ = either("a.wav", "--format", "srt")
+    assert re.match(r"1\n00:00:00,7\d\d --> 00:00:02,\d{3}\n", srt)
+    _, vtt, _ = either("a.wav", "--format", "vtt", "--translate")
+    assert vtt.startswith("WEBVTT\n\n00:00:00.7")
+
+
+def test_files_are_written_to_a_folder_and_segments_are_shown(run: Run) -> None:
+    code, out, err = run("a.wav", "b.wav", "silent.wav", "-f", "srt", "-o", "out/deep")
+    assert code == 0
+    assert len(re.findall(r"^\[0\.7\d --> 2\.\d\d\] ", out, re.MULTILINE)) == 2
+    assert "out/deep/b.srt: written" in err
+    a, b, silent = (Path(f"out/deep/{name}.srt").read_text() for name in ("a", "b", "silent"))
+    assert a == b
+    assert "00:00:09,7" in a
+    assert silent == ""
+    run("a.wav", "-o", "out")
+    assert Path("out/a.txt").read_text() == run("a.wav")[1]
+
+
+def test_a_file_that_fails_does_not_stop_the_others(run: Run) -> None:
+    code, out, err = run("notes.wav", "nothing.wav", "silent.wav")
+    assert code == 2
+    assert "Error: notes.wav: the sound's format is not supported; supported: WAV, FLAC" in err
+    assert "Error: nothing.wav: cannot be read: No such file or directory" in err
+    assert out.endswith("==> silent.wav <==\n\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("a.wav", "b.wav", "-f", "vtt"), "several files with the format vtt need --output-dir"),
+        (("a.wav", "./a.wav", "-o", "out"), "two of the files would have the same name"),
+        (("a.wav", "--model", "nothing"), "Error: a.wav: model 'nothing' not found"),
+        (("a.wav", "--model", "demo"), 'Error: a.wav: "demo" does not support audio'),
+        (("a.wav", "--language", "?"), "Error: a.wav: language must be a code such as en"),
+        (("a.wav", "--translate", "--language", "en"), "a translation is in English"),
+    ],
+)
+def test_what_is_wrong_is_said(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert told in err
