@@ -143,6 +143,8 @@ class Family:
     def is_tied(self, config: Config) -> bool:
         """Return whether the output is the token embedding, as one of the configurations says."""
         key, default = "tie_word_embeddings", self.tied
+        if "thinker_config" in config:  # Qwen's layout of models that hear
+            config = config.section("thinker_config")
         if "text_config" in config:
             default = config.section("text_config").flag(key, default=default)
         default = config.flag(key, default=default)

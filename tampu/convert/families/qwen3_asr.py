@@ -1,18 +1,21 @@
 """Qwen3-ASR: `qwen3vl` with an encoder of sounds and none of images, as in llama.cpp.
 
-Positions have one number in the checkpoint, of which the file's sections are copies.
+Positions have one number in the checkpoint, of which the file's sections are copies. Qwen's own
+checkpoints have all of it under `thinker`, and three numbers, which are the same for a sound.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.audio import PREFIXES, QWEN_NAMES, QWEN_SPLITS, encoder_keys, sinusoids
-from tampu.convert.config import Config
+from tampu.convert.config import Config, rope_settings
 from tampu.convert.families.qwen import QWEN3
 from tampu.convert.families.qwen import parameters as text_keys
-from tampu.convert.family import Family, Parameters
+from tampu.convert.family import Family, Parameters, no_variant
 from tampu.convert.keys.sound import SoundSteps
 from tampu.convert.vision import PREFIXES as TEXT_PREFIXES
 
@@ -29,10 +32,10 @@ _TOWER = {
 def keys(config: Config) -> Parameters:
     """Return the keys of `qwen3vl` with an encoder of sounds."""
     text, audio = config.section("text_config"), _audio(config)
-    text.require("model_type", ("qwen3",), "qwen3")
+    text.require("model_type", ("qwen3", "qwen3_asr_text"), "qwen3")
     width = text.integer("hidden_size")
     audio.require("output_dim", (width,), 3584)
-    for key in ("downsample_hidden_size", "max_position_embeddings"):
+    for key in ("downsample_hidden_size", "max_position_embeddings", "max_source_positions"):
         audio.integer(key, 1)  # the tensors have it
     window = audio.integer("n_window", 50)
     infer = audio.integer("n_window_infer", 800)
@@ -56,6 +59,25 @@ def generated(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     return sinusoids(_audio(config).integer("d_model"))
 
 
+def _thinker(config: Config) -> Config:
+    """Return the configuration that Qwen's own checkpoints have one level deeper."""
+    config.get("support_languages")
+    thinker = config.section("thinker_config")
+    for key in ("user_token_id", "audio_start_token_id", "audio_end_token_id"):
+        thinker.get(key)  # the vocabulary has them
+    audio = _audio(thinker)
+    audio.get("conv_chunksize")  # how much is convolved at once
+    audio.require("num_hidden_layers", (None, audio.integer("encoder_layers")), None)
+    rope = rope_settings(thinker.section("text_config"))
+    for key in ("mrope_section", "mrope_interleaved", "interleaved"):
+        rope.get(key)
+    return QWEN3_ASR.complete(thinker)
+
+
+def _of_qwen(config: Config) -> Family | None:
+    return _THINKER if "thinker_config" in config else None
+
+
 def _audio(config: Config) -> Config:
     return config.section("audio_config").with_defaults(_TOWER)
 
@@ -76,4 +98,20 @@ QWEN3_ASR = Family(
     defaults=_DEFAULTS,
     prefixes=(*TEXT_PREFIXES, *PREFIXES),
     sound_steps=SoundSteps(others={"n_window": (50,), "min_length": (8000,)}),
+    variant=_of_qwen,
+)
+_THINKER = replace(
+    QWEN3_ASR,
+    checkpoints=(),
+    names={
+        **QWEN3.names,
+        **QWEN_NAMES,
+        "audio_tower.proj1": "mm.a.mlp.1",
+        "audio_tower.proj2": "mm.a.mlp.2",
+    },
+    parameters=lambda config: keys(_thinker(config)),
+    generated=lambda config: generated(_thinker(config)),
+    defaults={},
+    prefixes=(("thinker.", ""), *QWEN3_ASR.prefixes),
+    variant=no_variant,
 )
