@@ -40,7 +40,7 @@ class SpeechServer(Protocol):
 
 def transcribe_command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Sounds: WAV, MP3, FLAC, M4A, ...")
+        list[Path], typer.Argument(metavar="FILE", help="Sounds: WAV, MP3, FLAC, M4A, ...")
     ],
     model: Annotated[
         str | None,
