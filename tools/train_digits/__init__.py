@@ -1,0 +1,1 @@
+"""A tiny model that hears spoken digits: its data, training and measurement."""
