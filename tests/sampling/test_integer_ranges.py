@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tampu.sampling.integer_ranges import range_pattern
@@ -14,6 +14,9 @@ LIMITS = st.none() | st.integers(-1200, 1200)
 
 
 @given(LIMITS, LIMITS)
+@example(-5, 0)
+@example(None, 0)
+@example(0, None)
 def test_a_pattern_matches_the_integers_of_its_range_alone(
     least: int | None, most: int | None
 ) -> None:

@@ -187,8 +187,7 @@ def read_arguments(
         length, arguments = (0, "") if scanner.is_closed else scanner.scan(text)
         if length:
             parts.arguments(arguments, text[:length])
-        if length < len(text):
-            parts.after_arguments(text[length:])
+        parts.after_arguments(text[length:])
 
     while True:
         length, arguments = scanner.scan(reader.text)
