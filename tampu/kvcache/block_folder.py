@@ -104,7 +104,8 @@ class BlockFolder:
     def make_room(self, size: int, spared: Collection[Path] = ()) -> bool:
         """Delete the least recently used blocks of all models until `size` bytes more fit.
 
-        Return whether they do; if not, all but the spared ones are deleted.
+        Return whether they do; if not, all but the spared ones are deleted, or none if `size` is
+        over the limit.
         """
         if size > self.limit_bytes:
             return False

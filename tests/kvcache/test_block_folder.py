@@ -128,6 +128,13 @@ def test_the_least_recently_used_goes_first_and_the_end_of_a_sequence_before_its
         ]
 
 
+def test_a_block_larger_than_the_limit_evicts_nothing(tmp_path: Path) -> None:
+    kept = keep(on_disk(tmp_path), PrefixTokens(np.arange(8, dtype=np.int32), {}))
+    assert kept
+    assert not BlockFolder(tmp_path, 10**6, KEY).make_room(10**6 + 1)
+    assert all(path_of(tmp_path, each).exists() for each in kept)
+
+
 def test_another_models_blocks_are_not_found(tmp_path: Path) -> None:
     tokens = PrefixTokens(np.arange(8, dtype=np.int32), {})
     keep(on_disk(tmp_path), tokens)

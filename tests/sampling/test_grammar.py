@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.errors import GrammarError
-from tampu.sampling.grammar import Grammar, grammar_of, lark_text
+from tampu.sampling.grammar import Grammar, grammar_of, lark_regex, lark_text
 from tampu.sampling.schema import MAX_DEPTH, checked_schema
 from tampu.sampling.schema_keywords import KEYWORDS
 
@@ -275,6 +275,12 @@ def test_each_format_becomes_its_grammar(wanted: object, expected: Grammar | Non
 def test_a_wrong_format_is_refused(wanted: Any, message: str) -> None:
     with pytest.raises(GrammarError, match=f"^{re.escape(message)}"):
         grammar_of(wanted)
+
+
+def test_regular_expressions_are_written_between_slashes() -> None:
+    assert lark_regex("a/b") == r"/a\/b/"
+    assert lark_regex("\\.\n") == r"/\.\n/"
+    assert lark_regex("") == "/(?:)/"
 
 
 def test_lark_texts_may_contain_control_tokens() -> None:

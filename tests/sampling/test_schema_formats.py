@@ -44,6 +44,9 @@ def test_a_format_is_a_pattern(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("int8", {"minimum": -128, "maximum": 127}),
+        ("int16", {"minimum": -32768, "maximum": 32767}),
+        ("ipv6", {"format": "ipv6"}),
         ("password", {}),
         ("path", {}),
         ("int64", {}),

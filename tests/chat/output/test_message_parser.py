@@ -74,6 +74,7 @@ EXAMPLES = [
      [Reasoning("Hm."), F]),
     ("hermes" + THINK, "<think>a</think>\n\nb", [Reasoning("a"), Content("b")]),
     ("hermes" + THINK, "<think>cut off", [Reasoning("cut off")]),
+    ("hermes", "<think>a</think>b", [Content("<think>a</think>b")]),
     ("hermes" + THINK, "say <think>x</think>", [Content("say <think>x</think>")]),
     ("hermes" + THINK, f"<think><tool_call>{CALL}</tool_call></think>ok",
      [Reasoning(f"<tool_call>{CALL}</tool_call>"), Content("ok")]),
@@ -135,6 +136,7 @@ EXAMPLES = [
                 '{"a": 1, "s": "x y"}<|call|>', [F]),
     ("harmony", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant to=functions.g"
                 "<|channel|>commentary json<|message|>{}", [Reasoning("Hm"), G]),
+    ("harmony", " to=functions.g<|channel|>commentary json<|message|>{}", [G]),
     ("harmony", "<|channel|>commentary<|message|>I plan.<|end|><|start|>assistant<|channel|>"
                 "commentary to=functions.f<|message|>{\"a\": 1, \"s\": \"x y\"}",
      [Content("I plan."), F]),
