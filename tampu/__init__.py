@@ -9,7 +9,8 @@
 `ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
 and a last `Done`; with `return_progress` it begins with `PromptProgress`. `decide` answers
 questions with probabilities, as `Decisions`; `score` returns those of continuations of a prompt.
-`capture` returns values inside the model, as `Captured`. `compare` says how far two models'
+`capture` returns values inside the model, as `Captured`; `Steering` and `ControlVector` change
+them. `compare` says how far two models'
 predictions in a text are from each other, as a `Comparison`, and `verify` in which layer a model
 file differs from its checkpoint, as a `Verification`. Options are the fields of
 `GenerateOptions`. Every error is a `TampuError`; `tampu.errors` has them all.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tampu.engine.captures import Captured
     from tampu.engine.capturing import LogitLens
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
+    from tampu.engine.control_vector import ControlVector
     from tampu.engine.engine import Engine
     from tampu.engine.hybrid import HybridEmbedding
     from tampu.engine.load_options import LoadOptions
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from tampu.runner.generate_options import GenerateOptions
+    from tampu.runner.steering_options import Steering
 
 __all__ = [
     "CaptureOptions",
@@ -58,6 +61,7 @@ __all__ = [
     "Choice",
     "Comparison",
     "Completion",
+    "ControlVector",
     "Decision",
     "Decisions",
     "Done",
@@ -78,6 +82,7 @@ __all__ = [
     "Score",
     "Scored",
     "ScoredContinuation",
+    "Steering",
     "Stream",
     "TampuError",
     "TextDelta",
@@ -97,6 +102,7 @@ _HOMES = {
     "Choice": "tampu.engine.questions",
     "Comparison": "tampu.evaluation.comparison",
     "Completion": "tampu.engine.completion",
+    "ControlVector": "tampu.engine.control_vector",
     "Decision": "tampu.engine.questions",
     "Decisions": "tampu.engine.questions",
     "Done": "tampu.runner.events",
@@ -117,6 +123,7 @@ _HOMES = {
     "Score": "tampu.engine.questions",
     "Scored": "tampu.engine.scoring",
     "ScoredContinuation": "tampu.engine.requests",
+    "Steering": "tampu.runner.steering_options",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",

@@ -15,17 +15,16 @@ from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels.repack_cache import file_identity
 from tampu.nn.lora import Pair, read_adapter
-from tampu.runner.adapters import Adapter, AdapterKeys, ChosenLora, keys_with
+from tampu.runner.adapters import Adapter, Choice
 from tampu.runner.generate_options import check_strength
 from tampu.runner.loop import EngineLoop
-from tampu.runner.sequence import Sequence
 
 MAX_CHOSEN = 8
 """The adapters of one request, at most: each takes memory for every token of a step."""
 
 
 class Adapters:
-    """Loads adapters and gives them to sequences; any thread may call it.
+    """Loads adapters for requests to choose; any thread may call it.
 
     One that is unloaded stays in memory until the requests that chose it have ended.
     """
@@ -37,7 +36,6 @@ class Adapters:
         self._loaded: dict[str, Adapter] = {}
         self._matrices: WeakKeyDictionary[Adapter, Mapping[str, Pair]] = WeakKeyDictionary()
         self._numbers = itertools.count(1)
-        self._keys = AdapterKeys()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,8 +87,8 @@ class Adapters:
             del self._loaded[name]
             self._runner.call(self._stack)
 
-    def choose(self, lora: Mapping[str, float], sequence: Sequence) -> None:
-        """Give a new sequence the adapters that its request names.
+    def chosen(self, lora: Mapping[str, float]) -> Choice:
+        """Return the adapters that a request names, with their strengths.
 
         Raises:
             RequestError: for a name that is not loaded, too many names, or a strength that
@@ -100,20 +98,7 @@ class Adapters:
             raise RequestError(f"a request may choose {MAX_CHOSEN} adapters, not {len(lora)}")
         for name, scale in lora.items():
             check_strength(name, scale)
-        adapters = tuple((self._find(name), scale) for name, scale in lora.items() if scale)
-        if not adapters:
-            return
-        offset = self._keys.offset(adapters)
-        length = sequence.length
-        keys = None if offset is None else keys_with(offset, sequence.keys[:length])
-        sequence.keys = sequence.keys.copy()
-        if keys is None:
-            sequence.cell_table.is_private = True
-        else:
-            sequence.keys[:length] = keys
-        sequence.lora = ChosenLora(
-            adapters, offset if offset is not None and keys is not None else 0
-        )
+        return tuple((self._find(name), scale) for name, scale in lora.items() if scale)
 
     def _find(self, name: str) -> Adapter:
         adapter = self._loaded.get(name)

@@ -10,13 +10,14 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
+from tampu.engine.points import find_points, short
 from tampu.engine.prompts import Prompt
 from tampu.engine.request import Computation, Result
 from tampu.engine.safetensors_data import decode, encode
 from tampu.errors import OutOfMemoryError, RequestError
 from tampu.ml import Backend
 from tampu.ml.atomic_file import atomic_file, translate_os_errors
-from tampu.nn.points import NAMES, Point
+from tampu.nn.points import Point
 from tampu.runner.capture import Positions, Rows, SequenceCapture
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.events import Done, Event, Usage
@@ -158,49 +159,11 @@ def plan_capture(
     Raises:
         RequestError: naming a point or a layer that the model does not have, or a position outside.
     """
-    points = _points(options, known)
+    named = (find_points("capture", each, options.layers, known) for each in options.points)
+    points = tuple(dict.fromkeys(point for each in named for point in each))
     positions = _positions(options, prompt, most)
     count = most if positions is None else len(positions)
     return CapturePlan(points, tuple(known[point] for point in points), positions, count)
-
-
-def _points(options: CaptureOptions, known: Mapping[Point, int]) -> tuple[Point, ...]:
-    found: dict[Point, None] = {}
-    for given in options.points:
-        name, separator, number = given.partition(":")
-        layers = sorted(point.layer for point in known if point.name == name)
-        if not layers:
-            there = ", ".join(name for name in NAMES if any(point.name == name for point in known))
-            raise RequestError(f"capture: the model has no point {name[:100]!r}; it has {there}")
-        wanted: Sequence[int] = layers if options.layers is None else options.layers
-        if separator:
-            wanted = [_number(given, number)]
-        for layer in wanted:
-            found[Point(name, _layer(name, layer, layers))] = None
-    return tuple(found)
-
-
-def _number(given: str, number: str) -> int:
-    try:
-        return int(number)
-    except ValueError:
-        raise RequestError(f"capture: {given[:100]!r} does not end with a layer's number") from None
-
-
-def _layer(name: str, layer: int, layers: Sequence[int]) -> int:
-    """Return the number from 0 of a layer that has the point."""
-    found = layer + layers[-1] + 1 if layer < 0 else layer
-    if found in layers:
-        return found
-    ranges = f"{layers[0]} to {layers[-1]}"
-    if len(layers) <= layers[-1] - layers[0]:
-        ranges = ", ".join(map(str, layers))
-    raise RequestError(f"capture: layer {_text(layer)} has no {name}; layers {ranges} have it")
-
-
-def _text(number: int) -> str:
-    """Return a number as text; Python refuses to write those of thousands of digits."""
-    return str(number) if number.bit_length() < 64 else "of more than 64 bits"
 
 
 def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | None:
@@ -211,7 +174,7 @@ def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | N
         if not 0 <= each < most:
             where = f"a prompt of {prompt} tokens"
             where += f" and an answer of at most {most - prompt}" if most > prompt else ""
-            raise RequestError(f"capture: position {_text(given)} is outside of {where}")
+            raise RequestError(f"capture: position {short(given)} is outside of {where}")
     return np.unique(np.asarray(found, np.int32))
 
 

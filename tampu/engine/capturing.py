@@ -18,6 +18,7 @@ from tampu.engine.native import NativeModel
 from tampu.engine.prompts import Prompt as AnyPrompt
 from tampu.engine.python_requests import Message, PythonRequests, embedded_prompt
 from tampu.engine.request import NO_LORA, Lora
+from tampu.engine.steering import GivenSteering, steering_of
 from tampu.errors import RequestError
 from tampu.ml import Tensor
 from tampu.nn.points import LAYER_OUTPUTS, final_norm
@@ -60,6 +61,7 @@ class CapturingModel(NativeModel):
         layers: int | Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
     ) -> Captured:
         """Return values inside the model while it reads a prompt; nothing is generated.
 
@@ -70,14 +72,16 @@ class CapturingModel(NativeModel):
             layers: from 0, those below 0 from the end; None: all.
             positions: of tokens, those below 0 from the end; None: all.
             lora: loaded adapters, as for `generate`.
+            steering: changes of values, which are captured changed; as for `generate`.
 
         Raises:
             RequestError: naming a point, a layer or a position that is not there.
             OutOfMemoryError: if the values do not fit into memory.
             ContextLengthError: for a prompt longer than the context.
         """
-        options = _options(points, layers, positions)
-        return self.ask(Capture(self._given(prompt), options, lora=dict(lora))).captured()
+        options, changes = _options(points, layers, positions), steering_of(steering)
+        request = Capture(self._given(prompt), options, lora=dict(lora), steering=changes)
+        return self.ask(request).captured()
 
     @checked
     def capture_file(
@@ -88,6 +92,7 @@ class CapturingModel(NativeModel):
         layers: int | Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
     ) -> int:
         """Capture values of many prompts and write them to a safetensors file while they come.
 
@@ -105,7 +110,11 @@ class CapturingModel(NativeModel):
         options = _options(points, layers, positions)
         if len(prompts) == 0:
             raise RequestError("prompts is empty")
-        requests = [Capture(self._given(prompt), options, lora=dict(lora)) for prompt in prompts]
+        changes = steering_of(steering)
+        requests = [
+            Capture(self._given(prompt), options, lora=dict(lora), steering=changes)
+            for prompt in prompts
+        ]
         return write_captures(self, Path(path), requests)
 
     @checked
@@ -116,6 +125,7 @@ class CapturingModel(NativeModel):
         positions: Sequence[int] | None = None,
         top: int = 5,
         lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
     ) -> LogitLens:
         """Return the likeliest next tokens if the model ended after each layer.
 
@@ -126,7 +136,7 @@ class CapturingModel(NativeModel):
         graphs = self.model.graphs
         if not 1 <= top <= self.tokenizer.vocabulary_size:
             raise RequestError(f"top must be 1 to {self.tokenizer.vocabulary_size}")
-        found = self.capture(prompt, (LAYER_OUTPUTS,), layers, positions, lora)
+        found = self.capture(prompt, (LAYER_OUTPUTS,), layers, positions, lora, steering)
         every = found[LAYER_OUTPUTS]
 
         def head(x: Tensor) -> Tensor:

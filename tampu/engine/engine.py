@@ -51,6 +51,7 @@ from tampu.engine.requests import (
 )
 from tampu.engine.scoring import Continuation, Prompts, Scored, with_continuations
 from tampu.engine.snapshots import Saved
+from tampu.engine.steering import GivenSteering, steering_of
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import UNIT
@@ -393,7 +394,12 @@ class Engine(CapturingModel, AsyncRequests):
 
     @checked
     def logits(
-        self, prompt: Prompt, images: Sequence[File] = (), *, chunk: int | None = None
+        self,
+        prompt: Prompt,
+        images: Sequence[File] = (),
+        *,
+        chunk: int | None = None,
+        steering: GivenSteering = (),
     ) -> npt.NDArray[np.float32]:
         """Return the logits at every position of a prompt, float32, (positions, vocabulary).
 
@@ -401,6 +407,7 @@ class Engine(CapturingModel, AsyncRequests):
             prompt: text or token ids.
             images: as `prepare_image` takes them; inserted after the prompt's first token.
             chunk: the maximum number of tokens computed at once; None: as many as fit.
+            steering: changes of values inside the model, as for `generate`.
 
         Raises:
             RequestError: for an empty prompt, unknown tokens, or images.
@@ -413,7 +420,8 @@ class Engine(CapturingModel, AsyncRequests):
         if files:
             given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             prompt = [*given[:1], *map(self.media.prepare_image, files), *given[1:]]
-        found = self.inputs.rows(prompt, wants_logits=True, chunk=chunk)
+        options = GenerateOptions(max_tokens=0, steering=steering_of(steering))
+        found = self.inputs.rows(prompt, options, wants_logits=True, chunk=chunk)
         require_finite(float(found.max()) if found.size else 0.0)
         return found
 
@@ -426,6 +434,7 @@ class Engine(CapturingModel, AsyncRequests):
         prompt: str | None = None,
         late_chunking: bool = False,
         lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
     ) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
@@ -434,7 +443,8 @@ class Engine(CapturingModel, AsyncRequests):
         have any length. `prompt` names the model's prompt that is put before each text, such as
         "query"; else it is the file's default, and with "" none. With `late_chunking`
         (arXiv:2409.04701) the texts are computed as one, and
-        each is the mean of its own tokens. `lora` names loaded adapters. Raises as `logits`.
+        each is the mean of its own tokens. `lora` and `steering` are as for `generate`. Raises as
+        `logits`.
         """
         given = [texts] if isinstance(texts, str) else texts
         request = Embed(
@@ -444,6 +454,7 @@ class Engine(CapturingModel, AsyncRequests):
             prompt=prompt,
             norm=UNIT if normalize else -1,
             lora=dict(lora),
+            steering=steering_of(steering),
         )
         return self.ask(request).array().copy()
 

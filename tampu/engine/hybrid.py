@@ -17,7 +17,6 @@ from tampu.errors import RequestError
 from tampu.ml.metadata import Metadata
 from tampu.ml.vectors import unit_vectors
 from tampu.nn import TextEncoder
-from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.pooled import compute_rows
 
 _MARKS = ("bos", "eos", "cls", "seperator", "padding", "unknown")  # GGUF's spelling
@@ -67,7 +66,7 @@ def embed_hybrid(model: NativeModel, request: Embed) -> list[HybridEmbedding]:
     texts, _ = embedded_tokens(model.requests, request)
     if not texts:
         return []
-    states = states_of(model, texts, GenerateOptions(max_tokens=0, lora=request.lora), NONE)
+    states = states_of(model, texts, request.engine_options, NONE)
     ends = np.cumsum([len(each) for each in states])[:-1]
     of_all = partial(compute_rows, graphs.backend, rows=np.concatenate(states))
     weights = np.split(np.maximum(of_all(sparse)[:, 0], 0), ends)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +19,9 @@ from tampu.engine.captures import CapturePlan, CaptureStore, plan_capture
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.request_builder import known_tokens
+from tampu.engine.steering import plan_steering
 from tampu.errors import ContextLengthError, RequestError
+from tampu.nn.points import Point
 from tampu.runner.capture import SequenceCapture
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.detokenizer import Detokenizer
@@ -29,6 +32,9 @@ from tampu.runner.loop import EngineLoop
 from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.steering import SequenceSteering
+from tampu.runner.steering_options import Steering
+from tampu.runner.variants import Variant, VariantKeys, vary
 from tampu.sampling import Sampler
 from tampu.sampling.dry import SequenceBreakers
 from tampu.sampling.infill import Infill
@@ -64,6 +70,7 @@ class InputProcessor:
         self._context = model.options.context
         self._fork_server = fork_server
         self.adapters = Adapters(model, runner)
+        self._keys = VariantKeys()
         self._lock = threading.Lock()
         self._constraints: Constraints | None = None
         self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
@@ -75,8 +82,6 @@ class InputProcessor:
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
         sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
-        if options.lora:
-            self.adapters.choose(options.lora, sequence)
         if options.capture:
             length = len(inputs.tokens)
             most = self._context if options.max_tokens is None else length + options.max_tokens
@@ -136,15 +141,12 @@ class InputProcessor:
         if not 1 <= outputs <= len(inputs.tokens):  # it would wait for a token that is not there
             raise RequestError(f"{outputs} outputs of {len(inputs.tokens)} tokens")
         sequence = self._sequence(inputs, options, sink, is_private=collector.last is None)
-        if options.lora:
-            self.adapters.choose(options.lora, sequence)
         sequence.collector, sequence.capture = collector, capture
         return self._begin(sequence)
 
     def plan_capture(self, options: CaptureOptions, prompt: int, most: int) -> CapturePlan:
         """Return what a request captures; see `captures.plan_capture`."""
-        known = self._runner.call(self._model.graphs.find_points)
-        return plan_capture(options, known, prompt, most)
+        return plan_capture(options, self._points, prompt, most)
 
     def check_generates(self) -> None:
         """Check that the model predicts tokens.
@@ -214,6 +216,12 @@ class InputProcessor:
         sampler = Sampler(options, self._tokenizer.vocabulary_size, breakers, infill)
         sampler.prime(inputs.tokens.tolist())
         tokens = self._with_room(inputs.tokens)
+        keys = tokens if inputs.keys is inputs.tokens else self._with_room(inputs.keys)
+        variant = Variant(self.adapters.chosen(options.lora), self._steering(options.steering))
+        if variant:
+            variant, moved = vary(variant, self._keys, inputs.keys)
+            is_private |= moved is None
+            keys = self._with_room(inputs.keys if moved is None else moved)
         return RunningSequence(
             options=options,
             sampler=sampler,
@@ -222,15 +230,25 @@ class InputProcessor:
             ),
             sink=sink,
             tokens=tokens,
-            keys=tokens if inputs.keys is inputs.tokens else self._with_room(inputs.keys),
+            keys=keys,
             length=length,
             prompt_length=length,
             cell_table=self._model.scheduler.kv_manager.allocate(
                 self._context, is_private=is_private
             ),
             layout=inputs.layout,
+            variant=variant,
             predicted=tuple(self._tokenizer.encode_inside(options.prediction)),
         )
+
+    def _steering(self, given: Sequence[Steering]) -> SequenceSteering | None:
+        """Return what a request changes inside the model; see `steering.plan_steering`."""
+        return plan_steering(given, self._points) if given else None
+
+    @cached_property
+    def _points(self) -> Mapping[Point, int]:
+        """The points of the model, with the features of each."""
+        return self._runner.call(self._model.graphs.find_points)
 
     def _all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token, also of control tokens."""

@@ -17,6 +17,7 @@ from tampu.engine.input_processor import Prompt, flat
 from tampu.engine.output_model import json_format
 from tampu.engine.prompts import ChatPrompt, ItemsPrompt, StructuredOutput, TextPrompt
 from tampu.engine.requests import Generate
+from tampu.engine.steering import steering_of
 from tampu.errors import RequestError
 from tampu.runner.generate_options import (
     GenerateOptions,
@@ -87,6 +88,8 @@ class PythonRequests:
         return Generate(chat, self._options(values), structure)
 
     def _options(self, values: Mapping[str, object]) -> GenerateOptions:
+        if "steering" in values:
+            values = {**values, "steering": steering_of(values["steering"])}
         options = generate_options(values)
         if options.max_tokens is not None:
             return options

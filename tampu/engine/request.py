@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,8 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.runner.events import Usage
-from tampu.runner.generate_options import Priority
+from tampu.runner.generate_options import GenerateOptions, Priority
+from tampu.runner.steering_options import Steering
 
 R_co = TypeVar("R_co", covariant=True)
 Lane: TypeAlias = Literal[
@@ -97,11 +98,13 @@ class Computation(Request[R_co], frozen=True, kw_only=True):
 
     Attributes:
         lora: names of loaded adapters, with the strength of each.
+        steering: changes of values inside the model, as in `GenerateOptions`.
         priority: as in `GenerateOptions`.
     """
 
     runs_in: ClassVar[Lane] = "score"
     lora: dict[str, float] = {}
+    steering: tuple[Steering, ...] = ()
     priority: Priority = "interactive"
 
     @property
@@ -113,6 +116,16 @@ class Computation(Request[R_co], frozen=True, kw_only=True):
     def adapters(self) -> Lora:
         """The adapters that it is computed with."""
         return self.lora
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Return the fields of this class, for another computation that it consists of."""
+        return {"lora": self.lora, "steering": self.steering, "priority": self.priority}
+
+    @property
+    def engine_options(self) -> GenerateOptions:
+        """Return how the engine computes it."""
+        return GenerateOptions(max_tokens=0, **self.conditions)
 
     def scheduled(self, lora: Lora, priority: Priority) -> Self:
         """Return it with these adapters and this priority."""

@@ -65,24 +65,24 @@ class PrefixTokens:
     Attributes:
         keys: I32, (n,): tokens; -1 minus its number for the inputs of an image.
         images: the digest of each image's content, by its number.
-        offset: what the keys have more than those of the model without adapters.
-        adapters: which the request chose, and how strong they are; empty: none.
+        offset: what the keys have more than those of the plain model.
+        variant: how the request changes the model; empty: not at all.
     """
 
     keys: Keys
     images: Mapping[int, bytes]
     offset: int = 0
-    adapters: bytes = b""
+    variant: bytes = b""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def root(self, digest: bytes) -> bytes:
         """Return what the first block follows, from the digest of the `CacheKey`."""
-        return _digest(digest, self.adapters) if self.adapters else digest
+        return _digest(digest, self.variant) if self.variant else digest
 
     def plain(self, start: int, end: int) -> Keys:
-        """Return the keys of [start, end) as they are without adapters."""
+        """Return the keys of [start, end) as those of the plain model."""
         return without_offset(self.keys[start:end], self.offset)
 
     def identity(self, start: int, end: int) -> bytes:
@@ -104,7 +104,7 @@ class PrefixTokens:
 
 
 def without_offset(keys: Keys, offset: int) -> Keys:
-    """Return the keys of a sequence with adapters as they are without."""
+    """Return the keys of a sequence that changes the model as those of the plain model."""
     return np.where(keys < 0, keys + offset, keys - offset).astype(np.int32) if offset else keys
 
 

@@ -14,6 +14,7 @@ from tampu.runner.adapters import token_adapters
 from tampu.runner.capture import CapturedRows, Positions, SequenceCapture
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
+from tampu.runner.steering import SteeringPlanner
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
 
 
@@ -110,6 +111,7 @@ def to_plan(
     every: list[BatchPart],
     outputs: list[int],
     images: ImageStore,
+    steering: SteeringPlanner,
     *,
     wants_logits: bool,
     positions_per_token: int,
@@ -121,6 +123,7 @@ def to_plan(
         every: its parts.
         outputs: the rows of tokens that have an output.
         images: the embeddings of images.
+        steering: plans how sequences change values inside the model.
         wants_logits: whether outputs are logits, else hidden states.
         positions_per_token: the number of coordinates of a position.
         candidates: how many of the best logits a graph can return instead of all.
@@ -148,9 +151,10 @@ def to_plan(
         embeddings,
         embedded,
         _cross_attention(parts, images),
-        token_adapters([(part.sequence.lora, part.count) for part in parts]),
+        token_adapters([(part.sequence.variant.adapters, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
         _captured(parts),
+        steering.plan([(part.sequence.variant.steering, part.count) for part in parts]),
     )
     return Plan(every, inputs)
 

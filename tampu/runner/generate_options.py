@@ -10,6 +10,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.runner.capture_options import CaptureOptions
+from tampu.runner.steering_options import Steering
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sampling.parameters import DEFAULTS, Use, engine_values, keyword_values
@@ -62,7 +63,9 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
         lora: names of loaded adapters that change the model for this request, and the strength
             of each; 1: as trained.
-        capture: values inside the model to return; the context is not shifted then.
+        steering: changes of values inside the model, in their order.
+        capture: values inside the model to return, after these changes; the context is not shifted
+            then.
         grammar: a constraint on the answer.
         min_indent: the answer ends before the first of its lines after the first that begins with
             fewer spaces and tabs; an empty line has none.
@@ -90,6 +93,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     post_sampling_probs: bool = False
     prompt_logprobs: bool = False
     lora: dict[str, float] = msgspec.field(default_factory=dict)
+    steering: tuple[Steering, ...] = ()
     capture: CaptureOptions | None = None
     grammar: Grammar | None = None
     min_indent: int = 0

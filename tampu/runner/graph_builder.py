@@ -19,7 +19,7 @@ from tampu.ml.top_k import find_top_k, with_logits, with_rows
 from tampu.nn import Batch, CrossAttentionInputs, LayerCache, Model, PreparedImage
 from tampu.nn.lora import ChosenAdapters
 from tampu.nn.points import ModelPoints, Point
-from tampu.runner.capture import GraphCapture
+from tampu.runner.graph_points import GraphPoints
 from tampu.runner.graph_shape import GraphShape, adapter_inputs
 from tampu.runner.images import EncoderChunk
 from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
@@ -98,6 +98,8 @@ class GraphBuilder:
             data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
         if step.captured is not None:
             data += [step.captured.rows, np.arange(len(step.tokens), dtype=np.int32)]
+        if step.steering is not None:
+            data += step.steering.data(step.outputs)
         return [*data, *cached.arrays]
 
     def build_encoder(self, image: PreparedImage, number: int) -> Graph:
@@ -194,14 +196,14 @@ class GraphBuilder:
             for rows in ((n, shape.outputs) if shape.adapters else ())
         ]
         inputs += [each for rows in adapters for each in (rows.chosen, rows.scales)]
-        capture = GraphCapture(context, n, shape.captured_rows) if shape.captured else None
-        inputs += capture.inputs if capture else ()
+        inside = GraphPoints.of(context, shape)
+        inputs += inside.inputs
         cache = self._cache.build(context, n, shape.views)
         with self.adapters.building(*reversed(adapters)):
             if shape.drafts_from:
                 result = self._model.draft_logits(batch, cache.layers, shape.drafts_from)
             else:
-                result = self._hidden(batch, cache.layers, shape.captured, capture)
+                result = self._hidden(batch, cache.layers, inside)
             if shape.wants_logits and not shape.drafts_from:
                 result = self._model.head(result)
             if shape.candidates:
@@ -211,22 +213,14 @@ class GraphBuilder:
                 best = with_logits(found, result)
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
-        seen = capture.found if capture else {}
-        captured = {point: seen[point] for point in shape.captured if point in seen}
-        return Graph(context, [*inputs, *cache.inputs], result, captured)
+        return Graph(context, [*inputs, *cache.inputs], result, inside.values)
 
-    def _hidden(
-        self,
-        batch: Batch,
-        caches: Sequence[LayerCache],
-        points: tuple[Point, ...],
-        capture: GraphCapture | None,
-    ) -> Tensor:
-        """Return the final hidden states of a batch's outputs, and capture values at points."""
-        if capture is None:
-            return self._model.hidden(batch, caches)
-        with self.points.seen(points, capture.see):
-            states = self._model.hidden(replace(batch, outputs=capture.every), caches)
+    def _hidden(self, batch: Batch, caches: Sequence[LayerCache], inside: GraphPoints) -> Tensor:
+        """Return the final hidden states of a batch's outputs; change and capture values."""
+        capture, points = inside.capture, inside.points
+        given = replace(batch, outputs=capture.every) if capture else batch
+        with self.points.seen(points, inside.see):
+            states = self._model.hidden(given, caches)
         if self.points.last in points:
-            states = capture.see(self.points.last, states)
-        return states.rows(batch.outputs)
+            states = inside.see(self.points.last, states)
+        return states.rows(batch.outputs) if capture else states

@@ -17,8 +17,8 @@ from tampu.kvcache.block_index import rows_by_group
 from tampu.kvcache.checkpoints import KEPT_ENDS
 from tampu.kvcache.rows import CacheRows
 from tampu.ml.rows import Bytes
-from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.images import ImageStore
+from tampu.runner.variants import PLAIN, Variant
 
 _STATES_EVERY = 2048  # tokens between the states that are kept, besides those at the end
 
@@ -39,19 +39,19 @@ class KVCopies:
     rows: CacheRows
     images: ImageStore
 
-    def tokens(self, keys: npt.NDArray[np.int32], lora: ChosenLora = PLAIN) -> PrefixTokens | None:
+    def tokens(self, keys: npt.NDArray[np.int32], variant: Variant = PLAIN) -> PrefixTokens | None:
         """Return tokens as other processes know them; None if an image was forgotten.
 
-        `lora` are the adapters of their sequence.
+        `variant` is how their sequence changes the model.
         """
         images = {}
-        plain = without_offset(keys, lora.key_offset)
+        plain = without_offset(keys, variant.key_offset)
         for key in np.unique(plain[plain < 0]).tolist():
             digest = self.images.digest(-1 - key)
             if digest is None:
                 return None
             images[-1 - key] = digest
-        return PrefixTokens(keys, images, lora.key_offset, lora.identity)
+        return PrefixTokens(keys, images, variant.key_offset, variant.identity)
 
     def chosen(self, cells: npt.NDArray[np.int32]) -> tuple[Present, list[int]]:
         """Return which cells to store, (groups, n), and where blocks end because of a state.

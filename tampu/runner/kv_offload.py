@@ -228,10 +228,10 @@ class KVOffload(KVConnector):
 
     def _tokens(self, sequence: Sequence, count: int) -> PrefixTokens | None:
         """Return the first tokens of a sequence; None if others may not have what it computes."""
-        has_keys = not sequence.lora.adapters or sequence.lora.key_offset != 0
+        has_keys = not sequence.variant or sequence.variant.key_offset != 0
         if not has_keys or sequence.cell_table.is_private:
             return None
-        return self.copies.tokens(sequence.keys[:count].copy(), sequence.lora)
+        return self.copies.tokens(sequence.keys[:count].copy(), sequence.variant)
 
     def _present(self, load: _BlockLoad) -> Present | None:
         """Return which cells of a sequence's beginning are stored, (groups, n)."""

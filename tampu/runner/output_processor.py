@@ -347,8 +347,10 @@ def _explained(error: TampuError, fault: str, sequence: Sequence) -> TampuError:
     if not isinstance(error, ComputeError):
         return error
     message = str(error)
-    if sequence.lora.adapters:
+    if sequence.variant.adapters:
         message += "; the adapters of the request (lora) may be too strong"
+    if sequence.variant.steering:
+        message += "; the steering of the request may be too strong"
     return ComputeError(f"{message}; first NaN or infinity in {fault}" if fault else message)
 
 

@@ -29,6 +29,7 @@ from tampu.runner.kv_connector import KVConnector
 from tampu.runner.layout import PlacedImage
 from tampu.runner.offline_pace import OfflinePace
 from tampu.runner.sequence import Sequence
+from tampu.runner.steering import SteeringPlanner
 from tampu.runner.step_builder import StepBudget, StepBuilder, reuse_prefix
 
 _MAX_PREFILL_BESIDE_DECODE = 128
@@ -93,6 +94,7 @@ class Scheduler:
         self._postponed: Sequence | None = None  # the last step had no room for its image
         self._gave_logits = False
         self._started = 0
+        self._steering = SteeringPlanner()
         self.pace = OfflinePace()
         self.drafts = DraftPlanner(kv_manager, slots, max_outputs, drafts)
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
@@ -183,6 +185,7 @@ class Scheduler:
             step.parts,
             step.outputs,
             self.images,
+            self._steering,
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
             candidates=self.candidates,
@@ -226,7 +229,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.drafts.ended(sequence)
         self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
-        if sequence.slot is not None and not (sequence.collector or sequence.lora.adapters):
+        if sequence.slot is not None and not (sequence.collector or sequence.variant):
             self.recent[sequence.slot] = sequence.keys[: sequence.length].copy()
         self.connector.released(sequence)
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import CellTable
-from tampu.runner.adapters import PLAIN, ChosenLora
 from tampu.runner.capture import SequenceCapture
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import BatchNumbers, Event, FinishReason, Limit, TokenLogprob, Usage
 from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import TEXT, InputLayout
+from tampu.runner.variants import PLAIN, Variant
 from tampu.sampling import Sampler, top_logprobs
 
 Sink: TypeAlias = Callable[[Event], None]
@@ -155,7 +155,7 @@ class Sequence:
         prompt_length: number of tokens of the prompt.
         cell_table: its cells, for tokens in the cache or in a planned batch.
         layout: where images are, and which inputs must share a batch.
-        lora: the adapters that its request chose.
+        variant: how its request changes the model.
         collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
         capture: what it captures of the model.
@@ -189,7 +189,7 @@ class Sequence:
     prompt_length: int
     cell_table: CellTable
     layout: InputLayout = TEXT
-    lora: ChosenLora = PLAIN
+    variant: Variant = PLAIN
     collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
     capture: SequenceCapture | None = None
@@ -326,7 +326,7 @@ class Sequence:
     def append(self, token: int) -> None:
         """Add a generated token."""
         self.tokens[self.length] = token
-        self.keys[self.length] = token + self.lora.key_offset
+        self.keys[self.length] = token + self.variant.key_offset
         self.length += 1
         self.generated += 1
 

@@ -331,6 +331,6 @@ class Speculation:
         length = sequence.length
         if not sequence.cell_table.is_private:
             keys = sequence.keys[:length]
-            drafters.append(PrefixDrafter(self._tree, keys, sequence.lora.key_offset))
+            drafters.append(PrefixDrafter(self._tree, keys, sequence.variant.key_offset))
         drafters.append(NgramDrafter(sequence.tokens[:length], sequence.predicted))
         return drafters

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tampu.kvcache import Segment
 from tampu.runner.adapters import TokenAdapters
 from tampu.runner.capture import CapturedRows
+from tampu.runner.steering import StepSteering
 
 CANDIDATES = (1, 64, 256)
 """How many of the best logits graphs may return: few numbers, so that few graphs differ by them."""
@@ -48,6 +49,7 @@ class StepInputs:
         in_full: I32, (f,): outputs that need all logits besides, if candidates are enough for the
             others; the last one may be repeated. None: none does.
         captured: what is returned besides; None if no request captures anything.
+        steering: of values inside the model; None if no request changes any.
         drafts_from: multi-token prediction computes it, with the logits of so many of the first
             tokens of the vocabulary; 0: the model does.
     """
@@ -65,6 +67,7 @@ class StepInputs:
     candidates: int = 0
     in_full: npt.NDArray[np.int32] | None = None
     captured: CapturedRows | None = None
+    steering: StepSteering | None = None
     drafts_from: int = 0
 
     def __post_init__(self) -> None:

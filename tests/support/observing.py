@@ -9,11 +9,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from support.checkpoints import DECODERS, ENCODERS, FAMILIES, RECIPES
+from support.laboratory import Laboratory, tokens
 from torch import nn
 from transformers import PreTrainedModel
 
 Rows = npt.NDArray[np.float32]
 Values: TypeAlias = dict[str, dict[int, Rows]]
+
+COMPARED = 24
+"""How many tokens the texts have whose values are compared."""
+# Encoders whose reference is not a model of transformers: it has no hidden states to compare.
+_OTHERS = {"nomic_bert_moe", "jina_v2", "jina_v2_code", "neo_bert"}
+# Falcon-H1's files have the multipliers that follow these parts in the weights.
+NOT_COMPARED = {"falcon_h1": {"attention_outputs", "mixer_outputs"}}
+OBSERVED = [*DECODERS, *FAMILIES, *(name for name in ENCODERS if name not in _OTHERS)]
 
 _ATTENTION = ("self_attn", "self_attention", "attention", "attn", "cross_attn")
 _MIXER = ("mamba", "mixer", "linear_attn", "conv")
@@ -25,6 +35,27 @@ _MLP_ENDS = ("dense_4h_to_h", "down_proj")
 _ADDS_RESIDUAL = ("BloomMLP", "MptMLP")
 _ROUTERS = ("gate", "router", "layer", "proj", "wg")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def exact(name: str) -> float:
+    """Return the largest relative error of a model's values."""
+    return 2e-3 if RECIPES[name].approximate else 1e-5
+
+
+def expected(laboratory: Laboratory, name: str) -> Values:
+    """Return what transformers computes at the points, by our numbers of layers."""
+    found = observed_points(laboratory.reference(name), tokens(COMPARED))
+    states, outputs = found["hidden_states"], found["layer_outputs"]
+    if name in {"mamba", "mamba2"}:  # theirs are those after each layer, and the last one normed
+        found["hidden_states"] = {i + 1: outputs[i] for i in range(len(outputs) - 1)}
+        found["hidden_states"][len(outputs)] = states[len(outputs)]
+    if name == "mllama":  # layers that attend to an image are left out of a text, and not counted
+        found["hidden_states"] = {0: states[0], 2: states[1], 4: states[2]}
+    for point in NOT_COMPARED.get(name, ()):
+        del found[point]
+    if name == "embedding_gemma2":  # theirs ends before the projection that ours has after it
+        del states[len(outputs)]
+    return found
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:

@@ -26,7 +26,6 @@ from tampu.engine.handlers import TEXT
 from tampu.engine.handlers.embed import embedded_tokens, result, sized
 from tampu.engine.handlers.generate import Generation
 from tampu.engine.load_options import LLAMACPP
-from tampu.engine.request import Lora
 from tampu.engine.request_builder import RequestBuilder
 from tampu.engine.requests import (
     Embed,
@@ -92,7 +91,7 @@ def embed(model: LlamaModel, request: Embed) -> Embedded:
     Raises:
         RequestError: if it is not an embedding model, and for what needs the other engine.
     """
-    _check_no_adapters(request.lora)
+    _check_unchanged(request.engine_options)
     if request.late_chunking:
         raise RequestError("late_chunking needs tampu's own engine")
     texts, dropped = embedded_tokens(model.requests, request)
@@ -115,7 +114,7 @@ def score(model: LlamaModel, request: Score) -> Scores:
     Raises:
         RequestError: for a prompt with images, and for adapters.
     """
-    _check_no_adapters(request.lora)
+    _check_unchanged(request.engine_options)
     found = []
     for prompt, continuations in request.prompts:
         tokens = [item for item in prompt if isinstance(item, int)]
@@ -133,7 +132,7 @@ def rank(model: LlamaModel, request: Rank) -> Ranked:
     Raises:
         RequestError: if the model cannot rank, and for a pair that is too long or adapters.
     """
-    _check_no_adapters(request.lora)
+    _check_unchanged(request.engine_options)
     found = []
     for pair in request.pairs:
         body = {"query": pair.query, "documents": [pair.document]}
@@ -215,7 +214,7 @@ class LlamaModel(Backend):
             )
         if options.post_sampling_probs:
             raise RequestError("the llama.cpp engine has no post_sampling_probs")
-        _check_no_adapters(options.lora)
+        _check_unchanged(options)
         constraint = self._structured_outputs.constraint(options)
         body = self._request_body(items, options)
         limit = body["n_predict"]
@@ -325,6 +324,11 @@ class LlamaModel(Backend):
         return items[:keep] + items[len(items) - (limit - keep) :]
 
 
-def _check_no_adapters(lora: Lora) -> None:
-    if lora:
+def _check_unchanged(options: GenerateOptions) -> None:
+    """Refuse what changes the model for one request, or looks inside."""
+    if options.lora:
         raise RequestError("requests choose adapters (lora) with tampu's own engine only")
+    if options.steering:
+        raise RequestError("steering needs tampu's own engine")
+    if options.capture:
+        raise RequestError("capture needs tampu's own engine")

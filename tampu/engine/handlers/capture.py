@@ -11,7 +11,6 @@ from tampu.engine.completion import RequestHandle, Stream, completion
 from tampu.engine.native import NativeModel
 from tampu.runner.capture import SequenceCapture
 from tampu.runner.events import Event
-from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
 
@@ -45,8 +44,7 @@ def begin(
     is_bidirectional = model.model.graphs.max_bidirectional_tokens is not None
     last = None if is_bidirectional else 1  # a sequence of a bidirectional model shares no rows
     collector = RowCollector(_ignore, wants_logits=False, last=last)
-    options = GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
-    return model.inputs.collect(tokens, collector, sink, options, capture=capture)
+    return model.inputs.collect(tokens, collector, sink, request.engine_options, capture=capture)
 
 
 def _ignore(_: Rows) -> None:

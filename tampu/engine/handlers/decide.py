@@ -36,7 +36,7 @@ def rerank(model: Backend, request: Rerank) -> Decided:
     if (pairs := model.requests.pairs) is not None:
 
         def ranked(given: Sequence[Pair]) -> Sequence[Sequence[float]]:
-            asked = Rank(given, lora=request.lora, priority=request.priority)
+            asked = Rank(given, **request.conditions)
             return model.ask(asked).scores
 
         context = model.requests.context
@@ -58,7 +58,7 @@ def _scorer(
     build_forks = partial(requests.prompts.build_forks, messages, tools=tools, separator=separator)
 
     def scored(shared: Sequence[Any], prompts: Prompts) -> list[Scored]:
-        asked = Score(shared, prompts, lora=request.lora, priority=request.priority)
+        asked = Score(shared, prompts, **request.conditions)
         return [*map(Scored.of, model.ask(asked).prompts)]
 
     return Scorer(build_forks, scored, [*requests.tokenizer.eos], requests.context)

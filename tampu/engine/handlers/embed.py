@@ -46,7 +46,7 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
     texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
         return Embedded(b"", model.info.embedding_length, 0)
-    options = GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
+    options = request.engine_options
     if request.late_chunking:
         vectors = _late_chunks(model, texts, options)
     else:

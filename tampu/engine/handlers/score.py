@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -11,11 +10,9 @@ from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import CLS, LAST, MEAN, pooled, rank_pooling
-from tampu.engine.request import Computation
 from tampu.engine.requests import Pair, Rank, Ranked, Score, Scores
 from tampu.engine.scoring import AT_ONCE, run_all, scores
 from tampu.errors import RequestError
-from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.pooled import compute_rows
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
@@ -23,7 +20,7 @@ from tampu.runner.sequence import RowCollector, Rows, Sink
 def score(model: NativeModel, request: Score) -> Scores:
     """Return how probable continuations of prompts are; see `tampu.engine.scoring`."""
     model.inputs.check_generates()
-    options = _options(request)
+    options = request.engine_options
     if model.model.scheduler.kv_manager.has_states and len(request.shared):
         # The others resume from the state that is kept at its end.
         model.inputs.rows(request.shared, options, wants_logits=True, last=1)
@@ -45,7 +42,7 @@ def rank(model: NativeModel, request: Rank) -> Ranked:
     pooling = rank_pooling(model.info.metadata, graphs.model.default_rank_pooling)
     is_mean = pooling == MEAN  # else the head reads one token's state, in the same graph
     found: list[list[Rows]] = [[] for _ in request.pairs]
-    options = _options(request)
+    options = request.engine_options
 
     def begin(pair: tuple[int, Pair], sink: Sink) -> RequestHandle:
         index, given = pair
@@ -63,10 +60,6 @@ def rank(model: NativeModel, request: Rank) -> Ranked:
     if is_mean:
         scores = compute_rows(graphs.backend, graphs.model.head, scores)
     return Ranked(tuple(map(tuple, scores.tolist())))
-
-
-def _options(request: Computation[Any]) -> GenerateOptions:
-    return GenerateOptions(max_tokens=0, priority=request.priority, lora=request.lora)
 
 
 HANDLERS: Handlers = {Score: score, Rank: rank}
