@@ -51,6 +51,7 @@ class CreateSpec:
         folder: base of relative paths; None: paths are not allowed, as for remote clients.
         files: uploaded blobs by file name, instead of sources.
         adapter_files: uploaded blobs by file name, instead of adapters.
+        draft_files: uploaded blobs by file name, instead of a draft model.
         quantize: the type to quantize the weights to; None: unchanged.
         in_place: reference GGUF files where they are instead of copying them.
         allow_unknown: convert folders although they have unknown settings, with a warning.
@@ -60,6 +61,7 @@ class CreateSpec:
     folder: Path | None = None
     files: Mapping[str, Digest] = field(default_factory=dict)
     adapter_files: Mapping[str, Digest] = field(default_factory=dict)
+    draft_files: Mapping[str, Digest] = field(default_factory=dict)
     quantize: str | None = None
     in_place: bool = False
     allow_unknown: bool = False
@@ -122,6 +124,10 @@ class LayerBuilder:
 
     def add_draft(self) -> None:
         """Add the draft model; a checkpoint is converted."""
+        try:
+            self._add_uploaded(self._spec.draft_files, self._add_draft)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"draft_files: {error}") from error
         text = self._spec.modelfile.draft
         if text is None:
             return
@@ -129,21 +135,23 @@ class LayerBuilder:
         model = None if found else self._library.find(text)
         path = found or (model.path if model else Path())
         with _named(path.name):
-            if path.is_dir():
-                plan = plan_conversion(path, allow_unknown=self._spec.allow_unknown)
-                layer = self._writer.written(Media.DRAFT, plan, "converting draft model")
-            elif len(read_gguf(path).parts) > 1:
-                raise ModelFileError("DRAFT", "a draft model must be one file, not several parts")
-            else:
-                layer = self._writer.add_file(Media.DRAFT, path)
-            made = file_of(layer) or self._store.blobs.path(layer.digest)
             try:
-                check_draft(read_gguf(made), read_gguf(self.weights))
+                self._add_draft(path)
             except UnsupportedModelError as error:
                 raise UnsupportedModelError(f"DRAFT {text}: {error}") from error
-        self.layers[Media.DRAFT] = [layer]
 
     # -- models ----------------------------------------------------------------------------------
+    def _add_draft(self, path: Path) -> None:
+        if path.is_dir():
+            plan = plan_conversion(path, allow_unknown=self._spec.allow_unknown)
+            layer = self._writer.written(Media.DRAFT, plan, "converting draft model")
+        elif len(read_gguf(path).parts) > 1:
+            raise ModelFileError("DRAFT", "a draft model must be one file, not several parts")
+        else:
+            layer = self._writer.add_file(Media.DRAFT, path)
+        made = file_of(layer) or self._store.blobs.path(layer.digest)
+        check_draft(read_gguf(made), read_gguf(self.weights))
+        self.layers[Media.DRAFT] = [layer]
 
     def _add_model(self, model: LocalModel) -> None:
         if model.stored is None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from tampu.errors import UnsupportedModelError
 from tampu.ml.gguf import GGUFFile
-from tampu.tokenizer.vocabulary import TOKENS
+from tampu.tokenizer.vocabulary import TOKENS, TYPES, TokenType
 
 _MAX_PADDING = 128  # tokens: vocabularies of one family are padded differently; as in llama.cpp
 _MODEL = "tokenizer.ggml.model"
+_TEMPLATE = "tokenizer.chat_template"
 
 
 def check_draft(draft: GGUFFile, target: GGUFFile) -> None:
-    """Refuse a draft model whose tokens are not those of the model, or that is not smaller.
+    """Refuse a draft model with other tokens or another chat template, or that is not smaller.
 
     Raises:
         UnsupportedModelError: saying what does not fit ("it has another vocabulary ...").
@@ -33,8 +38,33 @@ def check_draft(draft: GGUFFile, target: GGUFFile) -> None:
                 f"it has another vocabulary than the model: token {number} is {ours!r}, "
                 f"not {theirs!r}"
             )
+    _check_template(draft, target)
     if draft.size_bytes >= target.size_bytes:
         raise UnsupportedModelError(
             f"it is not smaller than the model: {draft.size_bytes} bytes of "
             f"{target.size_bytes}; it would make answers slower"
         )
+
+
+def _check_template(draft: GGUFFile, target: GGUFFile) -> None:
+    """Refuse a draft model whose chat template writes turns with other control tokens.
+
+    Templates of one family differ in details, so it is enough that the tokens of one are those of
+    the other, or some of them.
+    """
+    own, wanted = (
+        _marks(file, file.metadata.string(_TEMPLATE, default="")) for file in (draft, target)
+    )
+    if own and wanted and not (own <= wanted or wanted <= own):
+        raise UnsupportedModelError(
+            f"it has another chat template than the model: with {min(own - wanted)}, "
+            f"not {min(wanted - own)}"
+        )
+
+
+def _marks(file: GGUFFile, template: str) -> set[str]:
+    """Return the control tokens of a vocabulary that are in the text of a template."""
+    tokens: Sequence[str] = file.metadata.strings(TOKENS)
+    types = file.metadata.integers(TYPES, default=())
+    control = np.flatnonzero(types[: len(tokens)] == TokenType.CONTROL).tolist()
+    return {tokens[each] for each in control if tokens[each] and tokens[each] in template}

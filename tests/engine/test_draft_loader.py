@@ -18,12 +18,13 @@ from tampu.runner.speculation import Speculation
 OPTIONS: dict[str, Any] = {**SMALL, "spec_type": "auto", "slots": 2}
 TARGET = Tiny(layers=3)
 _PARTS = ("q", "k", "v", "output", "gate", "up", "down", "embd")
+TEMPLATE = "<s>{{ messages[0]['content'] }}"
 QUANTIZED = {f"{end}.weight": "Q8_0" for end in _PARTS}
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    return write_tiny(tmp_path / "target.gguf", TARGET)
+    return write_tiny(tmp_path / "target.gguf", TARGET, template=TEMPLATE)
 
 
 @pytest.fixture
@@ -73,6 +74,10 @@ def other_tokenizer(path: Path) -> Path:
     return path
 
 
+def other_template(path: Path) -> Path:
+    return write_tiny(path, Tiny(layers=1), template="</s>{{ messages[0]['content'] }}")
+
+
 def larger(path: Path) -> Path:
     return write_tiny(path, Tiny(layers=4))
 
@@ -97,6 +102,7 @@ def no_model(path: Path) -> Path:
         (other_words, "it has another vocabulary than the model: token "),
         (other_size, "it has another vocabulary than the model: 600 tokens, not "),
         (other_tokenizer, "it has another tokenizer than the model: plamo, not llama"),
+        (other_template, "it has another chat template than the model: with </s>, not <s>"),
         (larger, "it is not smaller than the model: "),
         (unknown, "unheard-of"),
         (damaged, "blk."),

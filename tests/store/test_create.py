@@ -166,6 +166,19 @@ def test_a_draft_model_is_added_and_kept_in_derived_models(library: Library, fol
     assert modelfile_of(library.find("mine")).draft == str(path)
 
 
+def test_a_draft_model_can_be_uploaded(library: Library, folder: Path) -> None:
+    files = folder / "m.gguf", write_tiny(folder / "small.gguf", Tiny(layers=1))
+    with library.store.lease() as lease:
+        weights, draft = (library.store.blobs.put(path.read_bytes(), lease) for path in files)
+        spec = CreateSpec(files={"m.gguf": weights}, draft_files={"small.gguf": draft})
+        model = create(library, NAME, spec)
+        (path,) = model.paths(Media.DRAFT)
+        assert path.read_bytes() == files[1].read_bytes()
+        larger = CreateSpec(files={"m.gguf": draft}, draft_files={"small.gguf": weights})
+        with pytest.raises(UnsupportedModelError, match="draft_files: it is not smaller than"):
+            create(library, NAME, larger)
+
+
 def test_a_file_can_be_referenced_in_place(library: Library, folder: Path) -> None:
     model, _ = made(library, "FROM m.gguf", folder, in_place=True)
     assert model.model_path == folder / "m.gguf"

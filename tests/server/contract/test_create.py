@@ -122,7 +122,10 @@ CASES = {
     "modelfile is not supported": refused("modelfile is not supported", modelfile="FROM m"),
     "info is not supported": refused("info", info={"model_family": "x"}),
     "remote_host is not supported": refused("remote_host", remote_host="https://x"),
-    "draft_files is not supported": refused("draft_files", draft_files={"m": "x"}),
+    "a draft model's digest is one": refused("SHA-256", draft_files={"d.gguf": "sha256:1"}),
+    "a draft model is there": create(
+        lambda a: "is missing" in a.last["error"], draft_files={"d.gguf": f"sha256:{'0' * 64}"}
+    ),
     "draft_quantize is not supported": refused("draft_quantize", draft_quantize="q8_0"),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from tampu.store.model import StoredMessage
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import Digest, ModelName
 
-_REFUSED = ("modelfile", "path", "info", "remote_host", "draft_files", "draft_quantize")
+_REFUSED = ("modelfile", "path", "info", "remote_host", "draft_quantize")
 
 
 class NamedRequest(msgspec.Struct, kw_only=True):
@@ -66,6 +66,7 @@ class CreateRequest(NamedRequest, kw_only=True):
     source: str | None = msgspec.field(default=None, name="from")
     files: dict[str, str] | None = None
     adapters: dict[str, str] | None = None
+    draft_files: dict[str, str] | None = None
     template: str | None = None
     license: str | list[str] | None = None
     system: str | None = None
@@ -82,7 +83,6 @@ class CreateRequest(NamedRequest, kw_only=True):
     path: Any = None
     info: Any = None
     remote_host: Any = None
-    draft_files: Any = None
     draft_quantize: Any = None
 
     def spec(self) -> CreateSpec:
@@ -111,6 +111,7 @@ class CreateRequest(NamedRequest, kw_only=True):
             modelfile=modelfile,
             files=_digests(self.files),
             adapter_files=_digests(self.adapters),
+            draft_files=_digests(self.draft_files),
             quantize=self.quantize or self.quantization,
         )
 
