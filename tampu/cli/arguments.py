@@ -69,6 +69,13 @@ CPUExperts = Annotated[
 NoKVOffload = Annotated[
     bool, typer.Option("--no-kv-offload", help="Keep keys and values on the CPU.")
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Compute the same bits whatever else runs, at some cost of speed.",
+    ),
+]
 Engine = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from tampu.cli.arguments import (
     CPUExperts,
+    Deterministic,
     Draft,
     Engine,
     GPULayers,
@@ -36,7 +37,8 @@ def run_command(
         int | None, typer.Option(help="Maximum number of tokens to generate.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Random seed; the same seed gives the same answer.")
+        int | None,
+        typer.Option(help="Random seed; with --deterministic the same seed gives the same answer."),
     ] = None,
     format: Annotated[
         str | None,
@@ -59,6 +61,7 @@ def run_command(
     num_gpu: GPULayers = None,
     n_cpu_moe: CPUExperts = None,
     no_kv_offload: NoKVOffload = False,
+    deterministic: Deterministic = False,
     keep_alive: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +109,7 @@ def run_command(
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
         "num_gpu": num_gpu, "n_cpu_moe": n_cpu_moe,
         "kv_offload": False if no_kv_offload else None,
+        "deterministic": deterministic or None,
     }  # fmt: skip
     named = {name: value for name, value in given.items() if value is not None}
     session = SessionOptions(

@@ -12,7 +12,15 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import CPUExperts, Draft, Engine, GPULayers, NoKVOffload, SpecType
+from tampu.cli.arguments import (
+    CPUExperts,
+    Deterministic,
+    Draft,
+    Engine,
+    GPULayers,
+    NoKVOffload,
+    SpecType,
+)
 from tampu.errors import SettingsError
 from tampu.settings.address import Address, socket_path
 from tampu.settings.settings import Settings
@@ -54,6 +62,7 @@ def serve_command(
     num_gpu: GPULayers = None,
     n_cpu_moe: CPUExperts = None,
     no_kv_offload: NoKVOffload = False,
+    deterministic: Deterministic = False,
     engine: Engine = None,
     spec_type: SpecType = None,
     draft: Draft = None,
@@ -74,6 +83,7 @@ def serve_command(
     _log_to_stderr(settings)
     settings = replace(
         settings,
+        deterministic=deterministic or settings.deterministic,
         engine=engine or settings.engine,
         spec_type=spec_type or settings.spec_type,
         draft=draft or settings.draft,

@@ -48,6 +48,8 @@ def _attention_kind(
         for shape in rows
         for features in (shape.head_dim, shape.value_features)
     )
+    if options.deterministic:
+        return AttentionKind.IN_ORDER
     if devices and options.flash_attention is None:
         is_fused = is_quantized or all(_can_fuse(each, rows, options) for each in devices)
         return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN

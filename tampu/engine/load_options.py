@@ -42,6 +42,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
             it may be a model's name.
         pooling: none, mean, cls or last, for embeddings; None: as the file says.
         flash_attention: whether to use it; None: where it is faster.
+        deterministic: whether the logits of a request are the same bits whatever else runs: other
+            requests, other parts of its prompt, cached prefixes, other numbers of threads.
         kernels: what the package's own C code computes: on, off, products, experts,
             attention or recurrence.
         engine: native, llamacpp, or auto: the first of them that supports the model.
@@ -77,6 +79,7 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     draft: str | None = None
     pooling: str | None = None
     flash_attention: bool | None = None
+    deterministic: bool = DEFAULTS["deterministic"]
     kernels: str = ModelSettings.kernels
     engine: str = ModelSettings.engine
     gpu_layers: int = DEFAULTS["gpu_layers"]
@@ -108,6 +111,8 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
             raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
         if self.pooling not in (None, *POOLINGS):
             raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.pooling}")
+        if self.deterministic and self.engine == LLAMACPP:
+            raise RequestError("deterministic cannot be used with llama.cpp: use the engine native")
         if self.spec_type not in SPEC_TYPES:
             raise RequestError(
                 f"spec_type must be one of {', '.join(SPEC_TYPES)}, not {self.spec_type}"
@@ -181,6 +186,7 @@ def options_from_settings(settings: Settings) -> LoadOptions:
         state_cache=settings.state_cache,
         flash_attention=settings.flash_attention,
         engine=settings.engine,
+        deterministic=settings.deterministic,
         kernels=settings.kernels,
         repack_cache=settings.packed_weights,
         prefix_cache=settings.kept_rows,

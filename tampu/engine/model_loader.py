@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tampu.engine.bound_model import (
     devices_for,
 )
 from tampu.engine.cache_allocation import allocate_cache
+from tampu.engine.determinism import check_deterministic
 from tampu.engine.fit import Machine, place, place_embedding, survey
 from tampu.engine.guesses import find_guesses
 from tampu.engine.kv_store import cache_key, kv_connector
@@ -222,6 +223,7 @@ def _filled(
     bound, options = plan.bound, plan.options
     reading = _read_tokenizer(bound.file.metadata, resources)
     backend = _backend(plan, resources)
+    check_deterministic(bound, options, backend)
     cache = allocate_cache(backend, plan.footprint, options)
     resources.callback(cache.close)
     for each in bound.parts:
@@ -330,7 +332,9 @@ def _backend(plan: _Plan, resources: ExitStack) -> Backend:
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _ONE_THREAD_BYTES else None),
         max_nodes=_max_nodes(bound.parts, bound.model, plan.footprint.size),
-        kernels=KernelChoice.from_word(options.kernels),
+        kernels=replace(
+            KernelChoice.from_word(options.kernels), deterministic=options.deterministic
+        ),
         device_map=plan.device_map,
     )
     resources.callback(backend.close)

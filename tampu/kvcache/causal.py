@@ -18,10 +18,18 @@ import numpy.typing as npt
 from tampu.errors import RequestError, ShapeError
 from tampu.kvcache.cells import Cells
 from tampu.kvcache.groups import KVCacheGroup, attention_group
-from tampu.kvcache.masks import CellRange, Segment, attention_mask
+from tampu.kvcache.masks import (
+    CellRange,
+    PositionRange,
+    Segment,
+    attention_mask,
+    cells_by_position,
+    first_read,
+)
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.storage import PADDING, Arrays, CacheView
 from tampu.ml import Context, GGMLType, Tensor
+from tampu.ml.attention import CellTable
 from tampu.nn import Advance, History, LayerCache, LayerShape, Tensors
 from tampu.settings import choices
 
@@ -37,6 +45,12 @@ class AttentionKind(enum.Enum):
     FUSED = "fused"  # ggml's flash attention for every batch; values stored like keys
     PLAIN = "plain"  # matmul and softmax; values stored transposed
     MIXED = "mixed"  # fused for many tokens at once, plain for few; values stored transposed
+    IN_ORDER = "in order"  # fused, over cells in the order of positions: deterministic
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether values are stored transposed."""
+        return self in (AttentionKind.PLAIN, AttentionKind.MIXED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,7 @@ class KVTypes:
         """
         types = cls(_cache_type(keys), _cache_type(values), attention)
         for kind in (types.keys, types.values):
-            if kind.block_size > 1 and attention is not AttentionKind.FUSED:
+            if kind.block_size > 1 and attention.is_transposed:
                 raise RequestError(f"cache type {kind.name.lower()} needs flash attention")
         return types
 
@@ -87,7 +101,7 @@ class KVStorage:
                 self._layers[index] = _allocated(context, index, shape, cells, types)
             else:
                 self._layers[index] = _shared(self._layers, index, shape)
-        is_transposed = types.attention is not AttentionKind.FUSED
+        is_transposed = types.attention.is_transposed
         widths = [layer.widths[1] for layer in layers.values()] if is_transposed else []
         self._scattered = [width for width in dict.fromkeys(widths) if width]
 
@@ -97,29 +111,49 @@ class KVStorage:
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the range of cells that a batch reads, the rows it writes, and its mask."""
-        cell_range = self._range([segment.visible(group, self.spec)[1] for segment in segments])
         rows = np.concatenate([s.cells[group, s.start :] for s in segments]).astype(np.int64)
+        if self._attention is AttentionKind.IN_ORDER:
+            read = self._positions(segments, group, len(rows))
+            return read, [rows, *cells_by_position(segments, group, self.spec, read)]
+        cell_range = self._range([segment.visible(group, self.spec)[1] for segment in segments])
         refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
         return cell_range, [rows, *refs, attention_mask(segments, group, self.spec, cell_range)]
 
     def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:
         """Return data of inputs with which a batch writes all of its tokens to one cell."""
         rows = np.full(tokens, cell, np.int64)
+        if isinstance(view, PositionRange):
+            table = np.full((view.sequences, view.length), cell, np.int32)
+            mask = np.zeros((tokens, view.length), np.float16)
+            return [rows, table, np.zeros((tokens, 1), np.int32), mask]
         refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
         length = view.length if isinstance(view, CellRange) else 0
         return [rows, *refs, np.zeros((tokens, length), np.float16)]
 
-    def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
+    def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:
         """Return the one view of batches while `cells` cells are in use."""
+        if self._attention is AttentionKind.IN_ORDER:
+            return [PositionRange(tokens, min(cells, self.cells) + PADDING)]
         return [CellRange(0, min(cells, self.cells))]
 
     def build(
         self, context: Context, tokens: int, view: CacheView
     ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph for `tokens` tokens over a range of cells."""
-        if not isinstance(view, CellRange):
+        is_in_order = self._attention is AttentionKind.IN_ORDER
+        if not isinstance(view, PositionRange if is_in_order else CellRange):
             raise ShapeError(f"keys and values need a range of cells, not {view}")
         rows = context.input("cache_rows", (tokens,), GGMLType.I64)
+        table = None
+        if isinstance(view, PositionRange):
+            lengths = (view.sequences, view.length)
+            table = CellTable(
+                context.input("cells", lengths, GGMLType.I32),
+                context.input("sequences", (tokens, 1), GGMLType.I32),
+            )
+            cells = CellRange(0, self.cells)
+        else:
+            cells = view
         refs = {
             width: context.input("value_rows", (tokens * width,), GGMLType.I64)
             for width in self._scattered
@@ -127,11 +161,25 @@ class KVStorage:
         mask = context.input("mask", (tokens, view.length), GGMLType.F16)
         layers = {
             index: CausalLayer(
-                context, layer, rows, refs.get(layer.shape.widths[1]), mask, view, self._attention
+                context,
+                layer,
+                rows,
+                refs.get(layer.shape.widths[1]),
+                mask,
+                cells,
+                self._attention,
+                table,
             )
             for index, layer in self._layers.items()
         }
-        return layers, [rows, *refs.values(), mask]
+        read = [] if table is None else [table.cells, table.sequences]
+        return layers, [rows, *refs.values(), *read, mask]
+
+    def _positions(self, segments: Sequence[Segment], group: int, tokens: int) -> PositionRange:
+        """Return what a batch of these segments reads, in steps so that few graphs are built."""
+        length = max(each.end - first_read(each, group, self.spec) for each in segments)
+        sequences = min(1 << (len(segments) - 1).bit_length(), tokens)
+        return PositionRange(sequences, -(-length // PADDING) * PADDING)
 
     def _range(self, cells: Sequence[npt.NDArray[np.int32]]) -> CellRange:
         """Return a range that holds these cells of each sequence.
@@ -151,7 +199,7 @@ class KVStorage:
 
     def row_tensors(self) -> list[tuple[Tensor, bool]]:
         """Return the keys and values of all layers, and whether their rows are columns."""
-        is_transposed = self._attention is not AttentionKind.FUSED
+        is_transposed = self._attention.is_transposed
         found: list[tuple[Tensor, bool]] = []
         for _, layer in self.stored_layers():
             found.append((layer.keys, False))
@@ -170,7 +218,7 @@ def _allocated(
     (width, value_width), storage = shape.widths, context.cache(index)
     keys, values = storage.zeros((cells, width), types.keys), None
     if value_width:
-        is_transposed = types.attention is not AttentionKind.FUSED
+        is_transposed = types.attention.is_transposed
         lengths = (value_width, cells) if is_transposed else (cells, value_width)
         values = storage.zeros(lengths, types.values)
     return StoredLayer(shape, keys, values)
@@ -213,6 +261,7 @@ class CausalLayer:
         mask: F16, (tokens, history).
         cells: those that are read.
         attention: how attention is computed.
+        table: where the cells at each position are; None: they are read in their own order.
     """
 
     context: Context
@@ -222,6 +271,7 @@ class CausalLayer:
     mask: Tensor
     cells: CellRange
     attention: AttentionKind
+    table: CellTable | None = None
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         """Store this batch's keys and values and return all that it may attend to."""
@@ -234,14 +284,14 @@ class CausalLayer:
             self.context.forward(storage.keys.set_rows(_as_rows(keys), self.rows))
         if values is not None and storage.values is not None:
             self._store_values(storage.values, values.reshape(tokens, value_width))
-        is_fused = self.attention is AttentionKind.FUSED
         is_mixed = self.attention is AttentionKind.MIXED
         return History(
             self._by_head(storage.keys, storage.shape.head_dim),
             self._values(),
             self.mask,
             is_transposed=self.value_rows is not None,
-            use_flash=is_fused or (is_mixed and tokens >= FUSED_FROM),
+            use_flash=not self.attention.is_transposed or (is_mixed and tokens >= FUSED_FROM),
+            table=self.table,
         )
 
     def _store_values(self, stored: Tensor, values: Tensor) -> None:

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tampu.kvcache.cells import NO_CELL
 from tampu.kvcache.spec import KVCacheSpec
 
 Mask = npt.NDArray[np.float16]
+
+ALIGNMENT = 64
+"""Positions of a tile of attention, as the package's kernels divide a history."""
 
 _VISIBLE = np.float16(0.0)
 _HIDDEN = np.float16(-np.inf)
@@ -23,6 +27,19 @@ class CellRange:
     """A range of cells that a batch reads."""
 
     start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRange:
+    """What a batch reads by position.
+
+    Attributes:
+        sequences: how many, at least those of the batch.
+        length: positions of each, from its first multiple of `ALIGNMENT` that is needed on.
+    """
+
+    sequences: int
     length: int
 
 
@@ -67,10 +84,42 @@ def attention_mask(
     return masks[0] if len(masks) == 1 else np.concatenate(masks)
 
 
+def cells_by_position(
+    segments: Sequence[Segment], group: int, spec: KVCacheSpec, read: PositionRange
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Mask]:
+    """Return where the history of each token of a batch is, in the order of positions.
+
+    Returns:
+        The cells (sequences, length) at the positions of each sequence, -1 where none is read; the
+        sequence (tokens, 1) of each token; and the mask (tokens, length), as `attention_mask`.
+    """
+    table = np.full((read.sequences, read.length), NO_CELL, np.int32)
+    masks = []
+    for own, segment in zip(table, segments, strict=False):
+        first, cells = segment.visible(group, spec)
+        begin = first_read(segment, group, spec)
+        own[first - begin : segment.end - begin] = cells
+        position_of_cell = np.where(own == NO_CELL, _OTHER, np.arange(begin, begin + read.length))
+        masks.append(_visible(segment, spec, position_of_cell.astype(np.int32)))
+    lengths = [segment.end - segment.start for segment in segments]
+    sequences = np.repeat(np.arange(len(segments), dtype=np.int32), lengths)
+    return table, sequences[:, None], masks[0] if len(masks) == 1 else np.concatenate(masks)
+
+
+def first_read(segment: Segment, group: int, spec: KVCacheSpec) -> int:
+    """Return the position from which on a segment is read by position: where a tile begins."""
+    return segment.visible(group, spec)[0] // ALIGNMENT * ALIGNMENT
+
+
 def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: CellRange) -> Mask:
     first, cells = segment.visible(group, spec)
     position_of_cell = np.full(cell_range.length, _OTHER, np.int32)
     position_of_cell[cells - cell_range.start] = np.arange(first, segment.end, dtype=np.int32)
+    return _visible(segment, spec, position_of_cell)
+
+
+def _visible(segment: Segment, spec: KVCacheSpec, position_of_cell: npt.NDArray[np.int32]) -> Mask:
+    """Return the mask (tokens, cells) of a segment, over cells that have these positions."""
     positions = np.arange(segment.start, segment.end, dtype=np.int32)
     last = positions.copy()
     for start, end in () if spec.is_causal else segment.bidirectional:

@@ -21,7 +21,7 @@ import numpy as np
 from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL, Cells
 from tampu.kvcache.groups import KVCacheGroup, RecurrentGroup
-from tampu.kvcache.masks import CellRange, Segment
+from tampu.kvcache.masks import Segment
 from tampu.kvcache.spec import StateSpec
 from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
 from tampu.ml import Context, GGMLType, Tensor
@@ -89,7 +89,7 @@ class StateStorage:
 
     def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:  # noqa: ARG002
         """Return data of inputs with which a batch writes all of its states to one cell."""
-        parts = () if isinstance(view, CellRange) else view
+        parts = view if isinstance(view, tuple) else ()
         rows: Arrays = []
         for part in parts:
             rows.append(np.full(part.sequences, self.cells, np.int32))
@@ -111,7 +111,7 @@ class StateStorage:
     ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph with these micro-batches."""
         if (
-            isinstance(view, CellRange)
+            not isinstance(view, tuple)
             or sum(part.sequences * part.tokens for part in view) != tokens
         ):
             raise ShapeError(f"states of {tokens} tokens cannot be read by {view}")

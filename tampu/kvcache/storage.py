@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tampu.kvcache.checkpoints import KEPT_ENDS, MIN_UNIT, CheckpointGrid
 from tampu.kvcache.groups import KVCacheGroup
-from tampu.kvcache.masks import CellRange, Segment
+from tampu.kvcache.masks import CellRange, PositionRange, Segment
 from tampu.kvcache.spec import KVCacheSpec, StateSpec
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
@@ -38,7 +38,7 @@ class MicroBatch(NamedTuple):
     continues: bool = False
 
 
-CacheView: TypeAlias = CellRange | tuple[MicroBatch, ...]
+CacheView: TypeAlias = CellRange | PositionRange | tuple[MicroBatch, ...]
 """What a batch reads in one group; graphs are built for it."""
 
 

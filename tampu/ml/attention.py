@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from tampu.ml.checks import READABLE, SINGLE, require
 from tampu.ml.kernels.library import OWN_PARAMS, Kernels
@@ -11,9 +12,27 @@ from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
-_KERNEL_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
+READ_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
+"""Types of caches that the package's kernels read."""
+
 _MAX_FEATURES = 576
 _TURNED = 4  # features that are transposed at a time
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """The cells of each sequence in the order of its positions.
+
+    Tiles of attention are then of positions, so that a token's result depends neither on where its
+    cells are nor on other sequences. Positions count from a multiple of the tile's 64.
+
+    Attributes:
+        cells: I32, (sequences, history): the cell at each position; -1: none, which masks hide.
+        sequences: I32, (tokens, 1): the sequence of each token, a row of `cells`.
+    """
+
+    cells: Tensor
+    sequences: Tensor
 
 
 def flash_attention(
@@ -26,6 +45,7 @@ def flash_attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
     max_bias: float = 0.0,
+    table: CellTable | None = None,
 ) -> Tensor:
     """Return softmax(scale · q kᵀ + mask) · v without storing the scores (arXiv:2205.14135).
 
@@ -33,32 +53,36 @@ def flash_attention(
         queries: F32, (heads, tokens, features).
         keys: (kv_heads, history, features).
         values: (kv_heads, history, value_features).
-        mask: F16, (tokens, history); None: no mask.
+        mask: F16, (tokens, history); None: no mask. With a table, its history is the table's.
         scale: of the scores.
         cap: scores become cap · tanh(score / cap) before the mask.
         sinks: as for `Tensor.softmax`.
         max_bias: as for `Tensor.softmax`.
+        table: where the keys and values at each position are; only the package's kernels have it.
+            None: the history is in the order of its cells.
 
     Returns:
         F32, (tokens, heads, value_features), contiguous.
 
     Raises:
-        ShapeError: for operands that do not fit.
+        ShapeError: for operands that do not fit, or a table that cannot be used.
     """
-    _check(queries, keys, values, mask, sinks)
+    _check(queries, keys, values, mask, sinks, table)
     context = queries._context()
     kernels = context.kernels_for(keys)
     pointers = [operand.pointer for operand in (queries, keys, values)]
     if kernels is not None and _can_attend(kernels, keys, values):
-        pointers += [operand.pointer for operand in (mask, sinks) if operand is not None]
+        more = (mask, sinks, *((table.cells, table.sequences) if table else ()))
+        pointers += [operand.pointer for operand in more if operand is not None]
         shape = (values.shape[-1], queries.shape[0], queries.shape[1], 1)
         operation = kernels.operation("attention")
         pointer = custom(context, gg.GGML_TYPE_F32, shape, pointers, operation)
-        flags = mask is not None, sinks is not None
-        packed = struct.pack("=fffii", scale, cap or 0.0, max_bias, *flags)
-        for index, word in enumerate(struct.unpack("=5i", packed)):
+        flags = mask is not None, sinks is not None, table is not None
+        packed = struct.pack("=fffiii", scale, cap or 0.0, max_bias, *flags)
+        for index, word in enumerate(struct.unpack("=6i", packed)):
             pointer.contents.op_params[OWN_PARAMS + index] = word
     else:
+        require(table is None, "attention by a table", queries, keys, values)
         pointers.append(mask.pointer if mask else None)
         pointer = gg.ggml_flash_attn_ext(context.arena, *pointers, scale, max_bias, cap or 0.0)
         gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
@@ -70,7 +94,12 @@ def flash_attention(
 
 
 def _check(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    table: CellTable | None,
 ) -> None:
     """Raise ShapeError unless the operands of `flash_attention` fit."""
     operands = (queries, keys, values)
@@ -79,8 +108,14 @@ def _check(
     fits = fits and keys.shape[2] == queries.shape[2] and values.shape[:2] == keys.shape[:2]
     is_known = queries._is(SINGLE) and keys._is(READABLE) and values._is(READABLE)
     require(fits and is_known, "flash_attention", *operands)
+    history = keys.shape[1]
+    if table is not None:
+        history, kinds = table.cells.shape[-1], {table.cells.type, table.sequences.type}
+        fits = table.sequences.shape == (queries.shape[1], 1) and mask is not None
+        is_known = kinds == {GGMLType.I32} and table.cells.is_contiguous
+        require(fits and is_known, "flash_attention", *operands, table.cells, table.sequences)
     if mask is not None:
-        fits = mask.shape == (queries.shape[1], keys.shape[1])
+        fits = mask.shape == (queries.shape[1], history)
         is_known = mask.type is GGMLType.F16 and mask.is_contiguous
         require(fits and is_known, "flash_attention", *operands, mask)
     if sinks is not None:
@@ -105,6 +140,6 @@ def attends_to(kernels: Kernels | None, features: int) -> bool:
 def _can_attend(kernels: Kernels | None, keys: Tensor, values: Tensor) -> bool:
     """Return whether the kernels read keys and values of these types and sizes."""
     return all(
-        side.type in _KERNEL_TYPES and side.has_whole_rows and attends_to(kernels, side.shape[-1])
+        side.type in READ_TYPES and side.has_whole_rows and attends_to(kernels, side.shape[-1])
         for side in (keys, values)
     )

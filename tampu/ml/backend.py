@@ -106,6 +106,11 @@ class Backend:
         self._begun = threading.Event()
         log_system(self.devices, self.threads)
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the result of a row is the same whatever the other rows of a graph are."""
+        return self._compute_devices.is_deterministic
+
     # -- memory ----------------------------------------------------------------------------------
 
     @staticmethod

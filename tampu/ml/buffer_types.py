@@ -103,8 +103,8 @@ def _repacked_bytes(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> i
 
 def _packing(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> OpaquePointer | None:
     """Return the packed buffer type that supports all uses of a weight, if any."""
-    if uses not in _ONLY_PRODUCTS:
-        return None
+    if uses not in _ONLY_PRODUCTS or backend.is_deterministic:
+        return None  # ggml multiplies its packed layouts by other code for one row than for several
     is_of_experts = WeightUse.EXPERTS in uses
     for kind in backend.cpu.packed_buffer_types:
         if backend.cpu.can_multiply(weight.pointer, kind, is_of_experts=is_of_experts):

@@ -32,6 +32,11 @@ class ComputeDevices:
         return (*self.device_map.devices, self.cpu)
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether the result of a row is the same whatever the other rows are."""
+        return self.kernels is not None and self.kernels.choice.deterministic
+
+    @property
     def is_divided(self) -> bool:
         """Whether a graph may be computed by several devices."""
         return bool(self.device_map.devices)

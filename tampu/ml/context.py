@@ -48,6 +48,7 @@ class Context:
         places: where each of these inputs begins in it, by the identity of its tensor.
         pauses: what `pause` does; None: nothing.
         view_alignment: bytes of which a view's offset must be a multiple.
+        is_deterministic: whether the result of a row is the same whatever the other rows are.
     """
 
     def __init__(self, devices: ComputeDevices, nodes: int) -> None:
@@ -64,6 +65,7 @@ class Context:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
         self._devices = devices
         self.view_alignment = devices.device_map.view_alignment
+        self.is_deterministic = devices.is_deterministic
         self.plan: int | None = None
         self.split_plan: SplitPlan | None = None
         self._arena: OpaquePointer = int(arena)

@@ -126,6 +126,7 @@ def gated_delta_rule(
     lengths = (features, heads, tokens, sequences)
     operation = kernels.operation("delta_rule")
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
+    pointer.contents.op_params[OWN_PARAMS] = kernels.choice.deterministic
     outputs = context.wrap(pointer, v.shape, GGMLType.F32)
     context.forward(outputs)  # before anything reads the rows that it writes
     return outputs
@@ -186,6 +187,7 @@ def slide(
     can = width <= _MAX_WIDTH and features % LANES == 0 and kernel.is_contiguous
     if kernels is None or not can:
         is_long = tokens >= _MANY_TOKENS and width <= _SHORT
+        is_long = is_long and not x._context().is_deterministic
         y = (_sum_rows if is_long else _slide)(x, past, kernel)
         y = y + bias if bias is not None else y
         return y.silu() if has_silu else y

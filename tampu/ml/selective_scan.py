@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tampu.ml.checks import SINGLE, require
+from tampu.ml.kernels.library import OWN_PARAMS
 from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
 from tampu.ml.recurrence import LANES, StateRows, fits_states
@@ -63,6 +64,7 @@ def selective_scan(
     operation = kernels.operation("selective_scan")
     lengths = (features, heads, tokens, sequences)
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
+    pointer.contents.op_params[OWN_PARAMS] = kernels.choice.deterministic
     outputs = context.wrap(pointer, x.shape, GGMLType.F32)
     context.forward(outputs)  # before anything reads the rows that it writes
     return outputs

@@ -19,6 +19,7 @@ from tampu.ml.checks import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.kernels.activations import Activations
 from tampu.ml.kernels.library import Kernels
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.products import multiply_rows
 from tampu.ml.types import GGMLType
 
 Shape: TypeAlias = tuple[int, ...]
@@ -33,8 +34,10 @@ class Graph(Protocol):
     Attributes:
         view_alignment: bytes of which a view's offset must be a multiple.
         custom: nodes that the package's own kernels compute.
+        is_deterministic: whether the result of a row is the same whatever the other rows are.
     """
 
+    is_deterministic: bool
     view_alignment: int
     custom: list[TensorPointer]
 
@@ -165,7 +168,8 @@ class Tensor:
         if weight.packed is not None:
             pointer = weight.packed.multiply(context, self)
         else:
-            pointer = gg.ggml_mul_mat(context.arena, weight.factor, self.pointer)
+            product = multiply_rows if context.is_deterministic else gg.ggml_mul_mat
+            pointer = product(context.arena, weight.factor, self.pointer)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
 
     def _first_rows(self, count: int, context: Graph) -> Tensor:

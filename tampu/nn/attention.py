@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tampu.ml import GGMLType, Tensor
-from tampu.ml.attention import flash_attention, reads_in_place
+from tampu.ml.attention import CellTable, flash_attention, reads_in_place
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.nn.cache import History, LayerCache
@@ -62,7 +62,15 @@ def attention(
             keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
         mask = _mask(history, rows)
         mixed = flash_attention(
-            queries, keys, values, mask, scale, cap=cap, sinks=sinks, max_bias=max_bias
+            queries,
+            keys,
+            values,
+            mask,
+            scale,
+            cap=cap,
+            sinks=sinks,
+            max_bias=max_bias,
+            table=_table(history, rows),
         )
     else:
         scores = queries.linear(history.keys).with_full_precision()
@@ -81,6 +89,13 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 def _mask(history: History, rows: Tensor | None) -> Tensor:
     """Return the mask of these tokens of the batch; None: of all."""
     return history.mask if rows is None else history.mask.rows(rows).cast(GGMLType.F16)
+
+
+def _table(history: History, rows: Tensor | None) -> CellTable | None:
+    """Return the cells of these tokens of the batch; None: they are in the order of the cache."""
+    if rows is None or history.table is None:
+        return history.table
+    return replace(history.table, sequences=history.table.sequences.rows(rows))
 
 
 def _as_stored(history: History) -> tuple[Tensor, Tensor]:

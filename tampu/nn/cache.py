@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from tampu.ml import Tensor
+from tampu.ml.attention import CellTable
 from tampu.ml.recurrence import StateRows
 
 Tensors: TypeAlias = tuple[Tensor, ...]
@@ -29,10 +30,12 @@ class History:
     Attributes:
         keys: (kv_heads, history, head_dim), a view of the cache.
         values: (kv_heads, history, value_dim), or (kv_heads, value_dim, history) if transposed.
-        mask: F16, (tokens, history): 0 where a token attends, or minus the distance for layers with
-            ALiBi; -inf elsewhere.
+        mask: F16, (tokens, history), or that of the table: 0 where a token attends, or minus the
+            distance for layers with ALiBi; -inf elsewhere.
         is_transposed: the layout of the values.
         use_flash: whether to take ggml's fused operation.
+        table: where the key and the value at each position are; None: the history is in the order
+            of the cache.
     """
 
     keys: Tensor
@@ -40,6 +43,7 @@ class History:
     mask: Tensor
     is_transposed: bool
     use_flash: bool
+    table: CellTable | None = None
 
 
 class LayerCache(Protocol):

@@ -231,7 +231,8 @@ _ROWS = (
          "llama.cpp's sampler for filling in: ends the answer rather than continuing it with an "
          "unlikely token", openai=None),
     _row(Use.GENERATION, "seed", int, None, -1, math.inf,
-         "the same seed gives the same tokens; below 0 the seed is random",
+         "the same seed and the same logits give the same tokens (see `deterministic`); below 0 "
+         "the seed is random",
          special=Special.NEGATIVE_IS_NONE),
     _row(Use.GENERATION, "max_tokens", int, None, 0, _EXACT,
          "the maximum number of tokens to generate; below 0: no limit but ten contexts",
@@ -268,6 +269,8 @@ _ROWS = (
     _row(Use.LOADING, "kv_offload", bool, True, 0, 0,  # noqa: FBT003
          "whether keys and values are on the devices of their layers, not on the CPU",
          openai=None),
+    _row(Use.LOADING, "deterministic", bool, False, 0, 0,  # noqa: FBT003
+         "whether the logits of a request are the same bits whatever else runs", openai=None),
     _row(Use.LOADING, "use_mmap", bool, True, 0, 0,  # noqa: FBT003
          "whether weights are used in place in the mapped file, where possible",
          openai=None),

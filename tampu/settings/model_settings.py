@@ -68,6 +68,10 @@ class ModelSettings:
         "FLASH_ATTENTION", boolean,
         "whether attention is computed without storing its scores; unset: where that is faster",
         default="auto", is_shared=True)
+    deterministic: bool = own(
+        "DETERMINISTIC", boolean, "0",
+        "whether an answer with a seed is the same whatever else runs, in return for some speed "
+        "([deterministic](runner.md#deterministic)); also `--deterministic`")
     kernels: str = own(
         "KERNELS", one_of((*KERNEL_GROUPS, *KERNEL_LEVELS)), "on",
         "which of [tampu's kernels](kernels.md) are used: on, off, one group of them, or an "

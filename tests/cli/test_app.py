@@ -75,6 +75,10 @@ def test_missing_model_that_cannot_be_pulled_reports_why(run: Run) -> None:
         (["run", "demo", "hi", "-o", "main_gpu=7"], "main_gpu 7 does not exist"),
         (["run", "demo", "hi", "-o", "n_cpu_moe=-1"], "n_cpu_moe must be "),
         (["run", "demo", "hi", "-o", "kv_offload=maybe"], "kv_offload must be true or false"),
+        (
+            ["run", "demo", "hi", "--deterministic", "--engine", "llamacpp"],
+            "deterministic cannot be used with llama.cpp",
+        ),
         (["serve", "--num-gpu", "many"], "--num-gpu"),
         (["serve", "--spec-type", "draft-eagle3"], "must be one of auto, none, ngram-simple"),
         (["serve", "--draft", "nowhere.gguf"], "nowhere.gguf: no such file"),

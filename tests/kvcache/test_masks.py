@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.kvcache import CellRange, KVCacheSpec, Segment
-from tampu.kvcache.masks import attention_mask
+from tampu.kvcache.masks import PositionRange, attention_mask, cells_by_position, first_read
 
 SIX = CellRange(0, 6)
 
@@ -148,3 +148,33 @@ def test_masks_match_the_definition(data: st.DataObject) -> None:
             sees = sees and (window is None or position - at < window)
             sees = sees and (chunk is None or at // chunk == position // chunk)
             assert (mask[row, cell] == 0) == sees
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 150), st.integers(1, 40)), min_size=1, max_size=4),
+    st.sampled_from([KVCacheSpec(), KVCacheSpec(window=30), KVCacheSpec(chunk=48)]),
+    st.randoms(use_true_random=False),
+)
+def test_by_position_the_same_cells_are_visible(
+    parts: list[tuple[int, int]], spec: KVCacheSpec, random: Any
+) -> None:
+    """In the order of positions, each from its own multiple of 64 on, wherever the cells are."""
+    free = list(range(1024))
+    random.shuffle(free)
+    segments = []
+    for start, count in parts:
+        cells = [free.pop() for _ in range(start + count)]
+        segments.append(Segment(np.array([cells], np.int32), start, ((start, start + count),)))
+    read = PositionRange(len(segments) + 1, 256)
+    table, owners, mask = cells_by_position(segments, 0, spec, read)
+    expected = attention_mask(segments, 0, spec, CellRange(0, 1024))
+    assert (table[-1] == -1).all()
+    tokens = [(own, at) for own, (start, n) in enumerate(parts) for at in range(start, start + n)]
+    for row, (own, _) in enumerate(tokens):
+        segment = segments[own]
+        begin = first_read(segment, 0, spec)
+        assert begin % 64 == 0
+        assert owners[row] == own
+        seen = np.flatnonzero(mask[row] == 0)
+        assert set(table[own][seen]) == set(np.flatnonzero(expected[row] == 0))
+        assert np.array_equal(table[own][seen], segment.cells[0][seen + begin])

@@ -27,6 +27,7 @@ OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
 # Levels that were never measured against ggml: used only if they are asked for.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
+_WITH_TILES = ("amx", "amx_emulated")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = (
     "quantize",
@@ -36,6 +37,7 @@ _OPERATIONS = (
     "product_each",
     "weighted_total",
     "attention",
+    "attention_in_order",
 )
 _RECURRENT = ("delta_rule", "convolution", "selective_scan")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
@@ -99,6 +101,8 @@ class KernelChoice:
         experts: whether products with the matrices of experts do.
         attention: whether attention over the cache does.
         recurrence: whether recurrent layers do.
+        deterministic: whether a row's result must be the same whatever the other rows are: then
+            no level with tiles is used, which multiply few rows in another way than many.
         level: which level to use; None: the fastest that the CPU has.
         or_fastest: whether to take the fastest where the CPU does not support that level.
     """
@@ -107,6 +111,7 @@ class KernelChoice:
     experts: bool = True
     attention: bool = True
     recurrence: bool = True
+    deterministic: bool = False
     level: str | None = None
     or_fastest: bool = False
 
@@ -167,6 +172,11 @@ class Kernels:
         """Whether recurrent layers can use it: those compiled earlier have no operations for it."""
         return self.choice.recurrence and all(name in self._operations for name in _RECURRENT)
 
+    @property
+    def can_be_deterministic(self) -> bool:
+        """Whether it has what deterministic graphs need: libraries compiled earlier do not."""
+        return "attention_in_order" in self._operations
+
     def layout(self, type: GGMLType, inputs: int) -> int:
         """Return the number of the layout that weights of a type have, in rows of this length."""
         return int(self._library.tampu_level_layout(self._number, int(type), inputs))
@@ -220,8 +230,11 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     library = _load(path or Path(__file__).with_name(LIBRARY))
     if library is None:
         return None
-    names = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
+    every = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
+    names = every
     level = choice.level
+    if choice.deterministic:
+        names = [name for name in names if name not in _WITH_TILES]
     if level is not None and level not in names:
         problem = f"no kernels for {level} here; there are: {', '.join(names)}"
         if not choice.or_fastest:
@@ -231,8 +244,10 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     if level is None and names[0] in _UNPROVEN:
         log.info("kernels: not used, ggml may be faster on this CPU")
         return None
-    kernels = Kernels(library, choice, names.index(level) if level else 0)
+    kernels = Kernels(library, choice, every.index(level or names[0]))
     log.info("kernels: %s", kernels.level)
+    if choice.deterministic and not kernels.can_be_deterministic:
+        raise RequestError("kernels compiled earlier cannot be deterministic; compile them again")
     if missing := library.tampu_amx_problem():
         log.info("kernels: AMX is left out: %s", missing.decode())
     return kernels

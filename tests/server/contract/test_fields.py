@@ -131,7 +131,7 @@ OPTIONS = (
 MORE_OPTIONS = {
     "think_budget", "engine", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-    "n_cpu_moe", "kv_offload", "infill",
+    "n_cpu_moe", "kv_offload", "infill", "deterministic",
 }  # fmt: skip
 
 

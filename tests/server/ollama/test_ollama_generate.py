@@ -37,7 +37,7 @@ def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> No
 @pytest.mark.seed("S75")
 def test_device_options_reach_the_worker_and_changes_reload_the_model(site: Site) -> None:
     first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False,
-             "n_cpu_moe": 2, "kv_offload": False}  # fmt: skip
+             "n_cpu_moe": 2, "kv_offload": False, "deterministic": True}  # fmt: skip
     options: tuple[dict[str, Any], ...] = (
         first,
         {},
@@ -53,6 +53,7 @@ def test_device_options_reach_the_worker_and_changes_reload_the_model(site: Site
     assert (loads[0].main_gpu, loads[0].threads) == (0, 2)
     assert [each.n_cpu_moe for each in loads] == [2, 0, 0]
     assert [each.kv_offload for each in loads] == [False, True, True]
+    assert [each.deterministic for each in loads] == [True, False, False]
 
 
 @pytest.mark.parametrize("limit", [None, -1, -2, 10**9])

@@ -4,6 +4,9 @@
  * group. It turns each tile of keys and values into floats once and uses it for all its rows. A tile
  * that the mask hides from a token is left out for that token's rows, and not even read if it is hidden
  * from all of them.
+ *
+ * If the cells of each sequence are given in the order of its positions, tiles are of positions: a row's result
+ * depends neither on where its cells are nor on what else is in the batch.
  */
 
 #define CELLS 64      /* cells */
@@ -28,8 +31,11 @@ static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 /* What the operation is asked for. */
 struct attention {
     const struct tensor *q, *k, *v, *mask, *sinks;
+    const int32_t *cells;     /* at each position of each sequence, negative: none; NULL: positions are cells */
+    const int32_t *sequences; /* of each token, if there are cells */
     int64_t tokens, history, heads, kv_heads, features, value_features;
     float scale, cap, max_bias;
+    float least; /* what the exponential returns for minus infinity: hidden cells are to weigh nothing */
     float *out;
     int by_tiles; /* then a task has one key-value head */
 };
@@ -43,6 +49,7 @@ struct attention_params {
     float max_bias; /* of ALiBi; 0: none */
     int32_t has_mask;
     int32_t has_sinks;
+    int32_t has_cells; /* then there is a mask */
 };
 
 /* One task's memory. */
@@ -56,6 +63,7 @@ struct work {
     float slopes[BLOCK_ROWS]; /* what the mask is multiplied by */
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
+    uint8_t copied[CELLS * MAX_FEATURES * 4]; /* rows of a tile that are not neighbours */
     int active[BLOCK_ROWS];
     int hides; /* whether the (one) row's hidden cells are to be zeros */
 #if defined(HAS_AMX)
@@ -184,7 +192,7 @@ static void weigh(const struct attention *a, struct work *w, int row, int64_t ce
         return;
     }
     for (int i = 0; i < VECTORS; i++) {
-        x[i] = vf_exp(vf_sub(x[i], vf_splat(top)));
+        x[i] = vf_sub(vf_exp(vf_sub(x[i], vf_splat(top))), vf_splat(a->least));
         total = vf_add(total, x[i]);
         vf_store(scores + 16 * i, x[i]);
     }
@@ -219,6 +227,7 @@ struct task {
     int64_t kv_first, kv_last;       /* key-value heads */
     int64_t head_first, head_last;   /* of each group of query heads */
     int64_t token_first, token_last;
+    int64_t sequence; /* of all of its tokens, where sequences have cells of their own */
 };
 
 INLINE int64_t rows_of(const struct task *t)
@@ -324,16 +333,31 @@ static void attend_by_tiles(const struct attention *a, struct work *w, int count
 }
 #endif
 
-/* One tile of one key-value head, for the rows in `active`. */
-static void attend_tile(const struct attention *a, struct work *w, int count, const struct rows *keys,
-                        const struct rows *values, int64_t head, int64_t cell, int64_t cells)
+INLINE const int32_t *cells_at(const struct attention *a, const struct task *task, int64_t position)
 {
-    turn_rows(keys, head, cells, a->features, w->keys);
+    return a->cells + task->sequence * a->history + position;
+}
+
+INLINE struct rows rows_at(const struct attention *a, struct work *w, const struct task *task,
+                           const struct tensor *from, int64_t kv_head, int64_t cell, int64_t cells)
+{
+    if (a->cells)
+        return gather_rows(from, kv_head, cells_at(a, task, cell), cells, w->copied);
+    return (struct rows){row_of_cell(from, kv_head, cell), from->nb[1], cells, from->type};
+}
+
+/* One tile of one key-value head, for the rows in `active`. */
+static void attend_tile(const struct attention *a, struct work *w, const struct task *task, int count,
+                        int64_t kv_head, int64_t cell, int64_t cells)
+{
+    struct rows rows = rows_at(a, w, task, a->k, kv_head, cell, cells);
+    turn_rows(&rows, a->features, w->keys);
     if (w->hides)
         blank_keys(w->masks[0], cell, cells, a->features, w->keys);
 #if defined(HAS_AMX)
     if (a->by_tiles) {
-        read_rows(values, head, cells, a->value_features, w->values);
+        rows = rows_at(a, w, task, a->v, kv_head, cell, cells);
+        read_rows(&rows, a->value_features, w->values);
         if (w->hides)
             blank_values(w->masks[0], cell, cells, a->value_features, w->values);
         attend_by_tiles(a, w, count, cell, cells);
@@ -343,7 +367,8 @@ static void attend_tile(const struct attention *a, struct work *w, int count, co
     for_rows(SCORES, w, count, a->features);
     for (int i = 0; i < count; i++)
         weigh(a, w, w->active[i], cell, cells);
-    read_rows(values, head, cells, a->value_features, w->values);
+    rows = rows_at(a, w, task, a->v, kv_head, cell, cells);
+    read_rows(&rows, a->value_features, w->values);
     if (w->hides)
         blank_values(w->masks[0], cell, cells, a->value_features, w->values);
     for_rows(MIXES, w, count, padded(a->value_features));
@@ -367,8 +392,12 @@ static void look_ahead(const struct attention *a, struct work *w, const struct t
                        int64_t head)
 {
     const int64_t heads = task->kv_last - task->kv_first;
-    const int64_t cells = next < a->history ? tile_cells(a, next) : 0;
-    const int64_t first = next + cells * head / heads, last = next + cells * (head + 1) / heads;
+    struct run run = {next, next < a->history ? tile_cells(a, next) : 0};
+    if (a->cells && run.count)
+        run = find_run(cells_at(a, task, next), run.count);
+    if (run.first < 0)
+        run.count = 0; /* they are not neighbours */
+    const int64_t first = run.first + run.count * head / heads, last = run.first + run.count * (head + 1) / heads;
     w->keys_ahead = ahead_of(a->k, task->kv_first, heads, first, last);
     w->values_ahead = ahead_of(a->v, task->kv_first, heads, first, last);
 }
@@ -386,12 +415,10 @@ static void attend_all(const struct attention *a, struct work *w, const struct t
     for (int64_t cell = find_tile(a, w, rows, 0); cell < a->history; cell = next) {
         next = find_tile(a, w, rows, cell + CELLS);
         cells = tile_cells(a, cell);
-        struct rows keys = rows_at(a->k, task->kv_first, cell);
-        struct rows values = rows_at(a->v, task->kv_first, cell);
         for (int64_t head = 0; head < heads; head++) {
             look_ahead(a, w, task, next, head);
             int count = find_active(w, (int)head * rows, (int)(head + 1) * rows, cell, cells);
-            attend_tile(a, w, count, &keys, &values, head, cell, cells);
+            attend_tile(a, w, task, count, task->kv_first + head, cell, cells);
         }
     }
 }
@@ -410,7 +437,7 @@ static void attend(const struct attention *a, struct work *w, const struct task 
         int64_t t, head;
         place_of_row(a, task, kv_head, spoilt[i] % rows_of(task), &t, &head);
         const int64_t in_group = head - kv_head * (a->heads / a->kv_heads);
-        const struct task one = {kv_head, kv_head + 1, in_group, in_group + 1, t, t + 1};
+        const struct task one = {kv_head, kv_head + 1, in_group, in_group + 1, t, t + 1, task->sequence};
         if (has_finite_query(a, t, head)) {
             attend_all(a, w, &one);
             end_rows(a, w, &one, none);
@@ -418,8 +445,24 @@ static void attend(const struct attention *a, struct work *w, const struct task 
     }
 }
 
+/* The tokens of each sequence by themselves, where sequences have cells of their own. */
+static void attend_each(const struct attention *a, struct work *w, const struct task *task)
+{
+    struct task part = *task;
+    for (; a->cells && part.token_first < task->token_last; part.token_first = part.token_last) {
+        part.sequence = a->sequences[part.token_first];
+        part.token_last = part.token_first + 1;
+        while (part.token_last < task->token_last && a->sequences[part.token_last] == part.sequence)
+            part.token_last++;
+        attend(a, w, &part);
+    }
+    if (!a->cells)
+        attend(a, w, task);
+}
+
 /* dst: F32 (tokens, heads, value features); src: queries (heads, tokens, features), keys and values
- * (kv heads, history, features), then the mask and the sinks if there are any. */
+ * (kv heads, history, features), then the mask and the sinks if there are any; then, if there are, I32 (sequences,
+ * history): the cells at each sequence's positions, and I32 (tokens, 1): the sequence of each token. */
 static void attention(struct tensor *dst, int thread, int threads, void *user)
 {
     struct attention_params params;
@@ -427,13 +470,15 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
     (void)user;
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
+    struct tensor *const *more = dst->src + 3;
+    const struct tensor *mask = params.has_mask ? *more++ : NULL, *sinks = params.has_sinks ? *more++ : NULL;
     const struct attention a = {
-        .q = q, .k = k, .v = v,
-        .mask = params.has_mask ? dst->src[3] : NULL,
-        .sinks = params.has_sinks ? dst->src[3 + (params.has_mask != 0)] : NULL,
-        .tokens = q->ne[1], .history = k->ne[1], .heads = q->ne[2], .kv_heads = k->ne[2],
+        .q = q, .k = k, .v = v, .mask = mask, .sinks = sinks,
+        .cells = params.has_cells ? more[0]->data : NULL, .sequences = params.has_cells ? more[1]->data : NULL,
+        .tokens = q->ne[1], .history = params.has_cells ? mask->ne[0] : k->ne[1], .heads = q->ne[2], .kv_heads = k->ne[2],
         .features = k->ne[0], .value_features = v->ne[0],
-        .scale = params.scale, .cap = params.cap, .max_bias = params.max_bias, .out = dst->data,
+        .scale = params.scale, .cap = params.cap, .max_bias = params.max_bias, .least = exponential(-INFINITY),
+        .out = dst->data,
 #if defined(HAS_AMX)
         .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])) && k->type != TYPE_F32 && v->type != TYPE_F32,
 #endif
@@ -448,13 +493,13 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         int64_t b = i % d.blocks, part = i / d.blocks % d.parts, range = i / d.blocks / d.parts;
         struct task task = {
             range * d.kv_each, (range + 1) * d.kv_each, part * d.heads, (part + 1) * d.heads,
-            b * d.block, (b + 1) * d.block,
+            b * d.block, (b + 1) * d.block, 0,
         };
         task.kv_last = task.kv_last < a.kv_heads ? task.kv_last : a.kv_heads;
         task.head_last = task.head_last < group ? task.head_last : group;
         task.token_last = task.token_last < a.tokens ? task.token_last : a.tokens;
         if (task.head_first < task.head_last)
-            attend(&a, &work, &task);
+            attend_each(&a, &work, &task);
     }
 #if defined(HAS_AMX)
     if (a.by_tiles)

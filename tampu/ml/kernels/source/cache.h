@@ -1,17 +1,50 @@
 /* Keys and values as attention reads them: a tile of cells of one head at a time, as floats. */
 
-/* Where a tile's rows are. */
+/* Where a head's rows of a tile are; what is missing from a whole tile counts as zeros. */
 struct rows {
-    const uint8_t *at; /* of the first key-value head */
-    size_t row, head;  /* bytes between neighbours */
+    const uint8_t *at;
+    size_t row; /* bytes between neighbours */
+    int64_t count;
     int type;
 };
 
-static struct rows rows_at(const struct tensor *from, int64_t head, int64_t cell)
+INLINE const uint8_t *row_of_cell(const struct tensor *from, int64_t head, int64_t cell)
 {
-    const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
-    struct rows rows = {at, from->nb[1], from->nb[2], from->type};
-    return rows;
+    return (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
+}
+
+/* Cells of a tile that are neighbours: the first, and how many; first < 0: they are not. */
+struct run {
+    int64_t first, count;
+};
+
+/* Of the cells at a tile's positions, of which negative ones are not there. */
+static struct run find_run(const int32_t *tile, int64_t positions)
+{
+    struct run run = {tile[0], positions};
+    while (run.count > 0 && tile[run.count - 1] < 0)
+        run.count--;
+    for (int64_t i = 0; i < run.count; i++)
+        if (tile[i] != run.first + i)
+            run.first = -1;
+    return run;
+}
+
+/* A head's rows at a tile's positions: in place if they are neighbours there, else copied. */
+static struct rows gather_rows(const struct tensor *from, int64_t head, const int32_t *tile, int64_t positions,
+                               uint8_t *copy)
+{
+    const size_t features = (size_t)from->ne[0];
+    const size_t bytes = from->type == TYPE_Q8_0 ? features / BLOCK * 34 : features * (from->type == TYPE_F16 ? 2 : 4);
+    const struct run run = find_run(tile, positions);
+    if (run.first >= 0)
+        return (struct rows){row_of_cell(from, head, run.first), from->nb[1], run.count, from->type};
+    for (int64_t i = 0; i < run.count; i++)
+        if (tile[i] < 0)
+            memset(copy + i * bytes, 0, bytes);
+        else
+            memcpy(copy + i * bytes, row_of_cell(from, head, tile[i]), bytes);
+    return (struct rows){copy, bytes, run.count, from->type};
 }
 
 /* Memory to ask for while something else is computed: some bytes of each row, in the order of memory,
@@ -117,27 +150,25 @@ INLINE void read_rows_of(int type, const uint8_t *at, size_t row, int64_t cells,
 
 /* Turn a head's rows of a tile into floats, one feature of all cells after the other; what is missing
  * from a whole tile becomes zeros. */
-static void turn_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
+static void turn_rows(const struct rows *from, int64_t features, float *to)
 {
-    const uint8_t *at = from->at + head * from->head;
     if (from->type == TYPE_F16)
-        turn_rows_of(TYPE_F16, at, from->row, cells, features, to);
+        turn_rows_of(TYPE_F16, from->at, from->row, from->count, features, to);
     else if (from->type == TYPE_F32)
-        turn_rows_of(TYPE_F32, at, from->row, cells, features, to);
+        turn_rows_of(TYPE_F32, from->at, from->row, from->count, features, to);
     else
-        turn_rows_of(TYPE_Q8_0, at, from->row, cells, features, to);
+        turn_rows_of(TYPE_Q8_0, from->at, from->row, from->count, features, to);
 }
 
 /* The same, one cell after the other. */
-static void read_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
+static void read_rows(const struct rows *from, int64_t features, float *to)
 {
-    const uint8_t *at = from->at + head * from->head;
     if (from->type == TYPE_F16)
-        read_rows_of(TYPE_F16, at, from->row, cells, features, to);
+        read_rows_of(TYPE_F16, from->at, from->row, from->count, features, to);
     else if (from->type == TYPE_F32)
-        read_rows_of(TYPE_F32, at, from->row, cells, features, to);
+        read_rows_of(TYPE_F32, from->at, from->row, from->count, features, to);
     else
-        read_rows_of(TYPE_Q8_0, at, from->row, cells, features, to);
+        read_rows_of(TYPE_Q8_0, from->at, from->row, from->count, features, to);
 }
 
 INLINE int is_hidden(const uint8_t *mask, int64_t cell)

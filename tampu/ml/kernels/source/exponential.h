@@ -1,4 +1,4 @@
-/* What attention computes of its scores. */
+/* Exponentials, and what attention computes of its scores. */
 
 /* e^x with an error of about one unit in the last place; at least e^-87. */
 INLINE vf vf_exp(vf x)
@@ -16,6 +16,13 @@ INLINE vf vf_exp(vf x)
     y = vf_fma(y, r, vf_splat(5.0000001201e-1f));
     y = vf_add(vf_fma(y, vf_mul(r, r), r), vf_splat(1.0f));
     return vf_mul(y, vf_as_float(vi_left(vi_add(n, vi_splat(127)), 23)));
+}
+
+INLINE float exponential(float x)
+{
+    float lanes[16];
+    vf_store(lanes, vf_exp(vf_splat(x)));
+    return lanes[0];
 }
 
 /* cap tanh(x / cap) */

@@ -177,8 +177,8 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->group;
     if (level && strcmp(name, "product_each") == 0)
         return (void *)level->product_each;
-    if (level && strcmp(name, "attention") == 0)
-        return (void *)level->attention;
+    if (level && (strcmp(name, "attention") == 0 || strcmp(name, "attention_in_order") == 0))
+        return (void *)level->attention; /* the second name says that it reads cells by position */
     if (level && strcmp(name, "delta_rule") == 0)
         return (void *)level->delta_rule;
     if (level && strcmp(name, "convolution") == 0)

@@ -25,13 +25,6 @@ INLINE float *row_at(const struct tensor *states, const struct tensor *rows, int
     return (float *)((char *)states->data + row * (int64_t)states->nb[1]);
 }
 
-INLINE float exponential(float x)
-{
-    float lanes[16];
-    vf_store(lanes, vf_exp(vf_splat(x)));
-    return lanes[0];
-}
-
 INLINE float product_of(const float *a, const float *b, int64_t count)
 {
     vf sum = vf_zero();
@@ -179,12 +172,13 @@ INLINE void step_turned_block(const struct tensor *dst, int64_t sequence, int64_
 /* dst: F32, the outputs (sequences, tokens, heads, features); src: queries and keys (sequences, tokens, key heads,
  * features), values (sequences, tokens, heads, features), logarithms of decays and betas (sequences, tokens,
  * heads), states (cells, heads features features), and for each sequence the cells that it reads and writes. No
- * sequence writes what another reads. Features are a multiple of 16. Rows of a state do not depend on one another. */
+ * sequence writes what another reads. Features are a multiple of 16. Rows of a state do not depend on one another.
+ * The parameter: whether tokens are computed one by one, so that it makes no difference how many there are. */
 static void delta_rule(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *v = dst->src[2], *states = dst->src[5];
     const int64_t features = v->ne[0], heads = v->ne[1], sequences = v->ne[3];
-    const int is_turned = v->ne[2] >= TURNED_TOKENS && features <= MAX_TURNED;
+    const int is_turned = !dst->op_params[OWN_PARAMS] && v->ne[2] >= TURNED_TOKENS && features <= MAX_TURNED;
     const int64_t most = is_turned ? TURNED_VECTORS * 16 : RULE_UNIT, unit = features < most ? features : most;
     const int64_t units = (features + unit - 1) / unit;
     (void)user;

@@ -114,12 +114,13 @@ INLINE void scan_turned_block(const struct tensor *dst, int64_t sequence, int64_
 /* dst: F32, the outputs (sequences, tokens, heads, features); src: inputs of that shape, b and c (sequences, tokens,
  * groups, size), steps before the softplus (sequences, tokens, heads), decays and skips (heads, 1), states (cells,
  * heads features size), and for each sequence the cells that it reads and writes. No sequence writes what another
- * reads. Features and sizes are multiples of 16. Rows of a state do not depend on one another. */
+ * reads. Features and sizes are multiples of 16. Rows of a state do not depend on one another. The parameter is that
+ * of the delta rule. */
 static void selective_scan(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0], *states = dst->src[6];
     const int64_t features = x->ne[0], heads = x->ne[1], sequences = x->ne[3], size = dst->src[1]->ne[0];
-    const int is_turned = x->ne[2] >= TURNED_TOKENS && size <= MAX_TURNED;
+    const int is_turned = !dst->op_params[OWN_PARAMS] && x->ne[2] >= TURNED_TOKENS && size <= MAX_TURNED;
     const int64_t most = is_turned ? TURNED_VECTORS * 16 : RULE_UNIT, unit = features < most ? features : most;
     const int64_t units = (features + unit - 1) / unit;
     (void)user;
