@@ -53,8 +53,6 @@ def _unsupported_parts(bound: BoundModel, backend: Backend) -> Iterator[str]:
     model = bound.model
     if model.max_bidirectional_tokens is not None:
         yield "models whose tokens all attend to one another"
-    if model.encoders:
-        yield "encoders of images or sounds"
     for part in cache_parts(*model.cache_shapes()):
         if not isinstance(part, LayerShape):
             continue

@@ -8,7 +8,7 @@ from tampu.audio import is_audio
 from tampu.audio.sandboxed import SandboxedAudioDecoder
 from tampu.chat.images import Item, PreparedMedia
 from tampu.engine.model_loader import LoadedModel
-from tampu.errors import RequestError
+from tampu.errors import RequestError, UnsupportedRequestError
 from tampu.nn import AudioModel, PreparedImage, RGBImage, Samples, VisionModel
 from tampu.runner.layout import NumberedImage
 from tampu.sandbox.client import ForkServerClient
@@ -24,6 +24,7 @@ class MediaProcessor:
 
     def __init__(self, model: LoadedModel, fork_server: ForkServerClient) -> None:
         self._name = model.info.name
+        self._is_deterministic = model.options.deterministic
         self._encoder = model.vision
         self._audio_encoder = model.audio
         self._images = model.scheduler.images
@@ -109,12 +110,21 @@ class MediaProcessor:
                 f"{self._name} takes no audio: it has no audio encoder; choose a model with the "
                 "capability audio"
             )
+        self._require_support("sounds")
         return self._audio_encoder
 
     def _vision(self, what: str) -> VisionModel:
         if self._encoder is None:
             raise RequestError(f"{self._name} takes no {what}: it has no vision encoder")
+        self._require_support(what)
         return self._encoder
+
+    def _require_support(self, what: str) -> None:
+        """Refuse what was never compared bit for bit: encoders, in a deterministic engine."""
+        if self._is_deterministic:
+            raise UnsupportedRequestError(
+                f"deterministic does not support {what}; load {self._name} without it"
+            )
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first image will need."""
