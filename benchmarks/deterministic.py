@@ -1,7 +1,7 @@
 """What deterministic inference costs: `python -m benchmarks.deterministic MODEL`.
 
 Three engines hold the model: as usual; deterministic; and as usual at the level of the kernels that
-is then used (the same, unless the processor has AMX). They take turns (A B C A B C ...), the others
+is then used (the same, unless the CPU has AMX). They take turns (A B C A B C ...), the others
 idle. Each computes a prompt of 512 tokens, then writes one answer, then eight at once, after 256
 random tokens each. An answer's time is from the first token of the last to start to the end of the
 first to end, so that prompts are measured apart. The median of each is printed.
