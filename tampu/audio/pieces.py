@@ -58,14 +58,18 @@ def _joined(spans: Iterator[Span], cutting: Cutting) -> Iterator[Span]:
         yield last
 
 
+def quietest(samples: Samples) -> int:
+    """Return the sample at the quietest moment of a sound, which is a second long or longer."""
+    smoothed = np.convolve(levels(samples), np.full(_SMOOTHED, 1 / _SMOOTHED), "valid")
+    return (int(smoothed.argmin()) + _SMOOTHED // 2) * HOP
+
+
 def _split(samples: Samples, span: Span, cutting: Cutting) -> Iterator[Span]:
     """Yield parts of at most the longest length, cut where the sound is quietest."""
     longest = int(cutting.longest_s * SAMPLE_RATE)
     while span.end - span.start > longest:
         begin = span.start + longest // 2
-        quiet = levels(samples[begin : span.start + longest])
-        smoothed = np.convolve(quiet, np.full(_SMOOTHED, 1 / _SMOOTHED), "valid")
-        at = begin + (int(smoothed.argmin()) + _SMOOTHED // 2) * HOP
+        at = begin + quietest(samples[begin : span.start + longest])
         yield Span(span.start, at)
         span = Span(at, span.end)
     yield span

@@ -99,6 +99,11 @@ class VoiceDetector:
             end = min((self._frames - self._quiet) * HOP + HOP, self.heard)
             yield self._ended(end)
 
+    def end(self) -> None:
+        """Take the speech that is going on as ended: other speech begins after a quiet frame."""
+        if self.start is not None:
+            self._ended(self.heard)
+
     @property
     def heard(self) -> int:
         """How many samples were pushed."""

@@ -11,6 +11,8 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 
 from tampu.server.anthropic.routes import anthropic_routes
 from tampu.server.core import Core, make_core
@@ -25,6 +27,7 @@ from tampu.server.front.routes import (
     Endpoint,
     FinalSlashMiddleware,
     Route,
+    SocketEndpoint,
     VersionPrefixMiddleware,
 )
 from tampu.server.front.trusted_host import ORIGINS, PreflightMiddleware, TrustedHostMiddleware
@@ -84,8 +87,15 @@ def create_app(
     posts |= {route.path: endpoint for route, endpoint in pairs if "POST" in route.methods}
     app = Starlette(
         routes=[
-            StarletteRoute(route.path, endpoint, methods=list(route.methods))
-            for route, endpoint in pairs
+            *(
+                StarletteRoute(route.path, endpoint, methods=list(route.methods))
+                for route, endpoint in pairs
+            ),
+            *(
+                WebSocketRoute(route.path, _marked_socket(route.path, route.socket))
+                for route in routes
+                if route.socket is not None
+            ),
         ],
         middleware=_middleware(core, features, routes),
         exception_handlers=HANDLERS,
@@ -158,5 +168,15 @@ def _marked(route: Route) -> Endpoint:
         request.scope[ROUTE] = route.path
         request.scope[FIELDS] = fields
         return await route.endpoint(request)
+
+    return endpoint
+
+
+def _marked_socket(path: str, handle: SocketEndpoint) -> SocketEndpoint:
+    """Return the handler of WebSockets; their scope has the route's path."""
+
+    async def endpoint(connected: WebSocket) -> None:
+        connected.scope[ROUTE] = path
+        await handle(connected)
 
     return endpoint

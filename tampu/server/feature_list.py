@@ -16,6 +16,7 @@ from tampu.server.features.manage.routes import manage
 from tampu.server.features.mcp.servers import MCPServers
 from tampu.server.features.openapi.routes import openapi
 from tampu.server.features.page.routes import page
+from tampu.server.features.realtime.routes import realtime
 from tampu.server.features.responses.routes import responses
 from tampu.server.features.responses.tables import TABLES as RESPONSES
 from tampu.server.features.sessions.middleware import sessions
@@ -32,7 +33,7 @@ from tampu.server.serving.serving import Serving
 
 _EVERYWHERE = (
     tracing, usage, page, responses, decisions, cohere, tool_urls, tokens, llama_server, adapters,
-    transcriptions, openapi,
+    transcriptions, realtime, openapi,
 )  # fmt: skip
 # Of all features, of those too that a server does not have: the versions count them together.
 TABLES = (*BATCHES, *USAGE, *RESPONSES)

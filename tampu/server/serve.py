@@ -22,7 +22,13 @@ from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.app import create_app
-from tampu.server.front.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
+from tampu.server.front.connection import (
+    ACCEPTED_AT_ONCE,
+    MAX_CONNECTIONS,
+    MAX_MESSAGE_BYTES,
+    Connection,
+    QuietServer,
+)
 from tampu.server.options import ServerOptions
 from tampu.server.serving.model_manager import Start
 from tampu.settings.address import is_loopback
@@ -180,7 +186,9 @@ def http_server(
         headers=[("server", SOFTWARE)],
         http=Connection,
         loop="asyncio",  # "auto" takes another one where some other package has installed it
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,  # a few bytes may stand for any number of them
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(drain_s),
         backlog=ACCEPTED_AT_ONCE,

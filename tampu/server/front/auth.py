@@ -17,8 +17,10 @@ from tampu.server.front.errors import RateLimitError
 from tampu.server.front.http_response import error_response, exception_response
 from tampu.server.front.keys import MAX_KEY_LENGTH, Key, digest_of
 from tampu.server.front.limiter import Limiter
+from tampu.server.front.logs import REQUESTS
 from tampu.server.front.routes import Access, Route
 
+_KEY = "openai-insecure-api-key."
 _REQUIRED = "an API key is required: send Authorization: Bearer KEY"
 _WRONG = "the API key of this request is not valid (a request may have one key only)"
 _NO_MANAGER = "this API key does not allow managing models"
@@ -45,10 +47,11 @@ class APIKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or not self._keys:
+        if scope["type"] not in REQUESTS or not self._keys:
             await self._app(scope, receive, send)
             return
-        access = next((a for r, a in self._routes if r.matches(scope)[0] is Match.FULL), Access.USE)
+        asked = scope if scope["type"] == "http" else {**scope, "type": "http", "method": "GET"}
+        access = next((a for r, a in self._routes if r.matches(asked)[0] is Match.FULL), Access.USE)
         caller = Caller(may_manage=False) if access is Access.OPEN else self._caller(scope)
         status = _refusal(caller, access)
         if caller is None or status is not None:
@@ -56,7 +59,7 @@ class APIKeyMiddleware:
             await _refused(scope, status)(scope, receive, send)
             return
         try:
-            if scope["method"] == "POST":
+            if scope["type"] == "websocket" or scope["method"] == "POST":
                 self._limiter.admit(caller)
         except RateLimitError as error:
             response = exception_response(error, scope)
@@ -100,10 +103,16 @@ def _refused(scope: Scope, status: HTTPStatus) -> Response:
 
 
 def request_keys(headers: Headers) -> list[str]:
-    """Return the distinct keys of a request; none if one of them is malformed."""
+    """Return the distinct keys of a request; none if one of them is malformed.
+
+    A browser's WebSocket has no header for it: OpenAI's clients name it among the subprotocols.
+    """
     keys = headers.getlist("x-api-key")
     for value in headers.getlist("authorization"):
         scheme, _, key = value.partition(" ")
         keys.append(key.strip() if scheme.lower() == "bearer" else "")
+    for value in headers.getlist("sec-websocket-protocol"):
+        names = (name.strip() for name in value.split(","))
+        keys += [name.removeprefix(_KEY) for name in names if name.startswith(_KEY)]
     found = list(dict.fromkeys(keys))
     return found if all(0 < len(key) <= MAX_KEY_LENGTH for key in found) else []

@@ -30,6 +30,9 @@ from tampu.server.front.trusted_host import MAX_HEADER_BYTES
 HEADER_SECONDS = 10.0
 WRITE_SECONDS = 60.0
 MAX_CONNECTIONS = 2_048
+MAX_MESSAGE_BYTES = 24 << 20
+"""Of a WebSocket: OpenAI's limit of 15 MiB of sound is 20 MiB in base64."""
+
 RETRY_SECONDS = 5
 _BODY_SECONDS = 5.0
 ACCEPTED_AT_ONCE = 16
@@ -159,6 +162,10 @@ class Connection(H11Protocol):
             self._watch_headers()
         else:
             self._stop_watching()
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether a request may become a WebSocket: one above the limit gets 503 instead."""
+        return self.scope["method"] == "GET" and self.app is not too_many_connections
 
     def on_response_complete(self) -> None:
         """Continue with the next request; the rest of this one must arrive soon."""

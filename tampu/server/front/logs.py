@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from http import HTTPStatus
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,8 +24,12 @@ logger = logging.getLogger("tampu.access")
 HEADER = "x-request-id"
 ANTHROPIC_HEADER = "request-id"  # where its clients look for it
 ROUTE = "tampu.route"  # in a request's scope: the path of its route
+REQUESTS = ("http", "websocket")
+"""The types of the scopes of requests; a WebSocket begins as one."""
+
 _GIVEN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _current: ContextVar[str] = ContextVar("request_id", default="")
+_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 
 
 class AccessLogMiddleware:
@@ -37,7 +42,7 @@ class AccessLogMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and log its outcome."""
-        if scope["type"] != "http":
+        if scope["type"] not in REQUESTS:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
@@ -47,8 +52,8 @@ class AccessLogMiddleware:
 
         async def sending(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] in _STARTS:
+                status = message.get("status", HTTPStatus.SWITCHING_PROTOCOLS)
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = number
                 if scope["path"].startswith("/v1/messages"):
@@ -63,9 +68,10 @@ class AccessLogMiddleware:
             _current.reset(token)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._answered(scope["method"], scope.get(ROUTE, "unknown"), status, seconds)
-        level = logging.DEBUG if scope["method"] in ("GET", "HEAD") else logging.INFO
-        fields = {"method": scope["method"], "path": scope["path"][:200], "status": status}
+        method = scope.get("method", "GET")
+        self._answered(method, scope.get(ROUTE, "unknown"), status, seconds)
+        level = logging.DEBUG if method in ("GET", "HEAD") else logging.INFO
+        fields = {"method": method, "path": scope["path"][:200], "status": status}
         fields["ms"] = round(seconds * 1000, 1)
         logger.log(level, "%(method)s %(path)s %(status)d %(ms).1f ms", fields, extra=fields)
 

@@ -20,13 +20,20 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from tampu.server.front.body import read_body
-from tampu.server.front.http_response import SHORT, WARNINGS, WarnedResponse
+from tampu.server.front.http_response import (
+    SHORT,
+    WARNINGS,
+    WarnedResponse,
+    error_response,
+)
+from tampu.server.front.logs import REQUESTS
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
-
+SocketEndpoint = Callable[[WebSocket], Awaitable[None]]
 
 VERSION = "/v1"
 _LIKENESS = 0.8  # of difflib: one letter of five may be wrong
@@ -52,6 +59,7 @@ class Route:
         access: the key a request needs.
         body: the struct of the JSON body; None: no JSON body.
         summary: what it is for.
+        socket: the handler of WebSockets at this path; None: there are none.
     """
 
     methods: tuple[str, ...]
@@ -60,6 +68,7 @@ class Route:
     access: Access
     body: type[msgspec.Struct] | None
     summary: str
+    socket: SocketEndpoint | None = None
 
 
 class VersionPrefixMiddleware:
@@ -79,7 +88,7 @@ class VersionPrefixMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with `/v1` at the start of its path."""
         if (
-            scope["type"] == "http"
+            scope["type"] in REQUESTS
             and scope["path"] not in self._own
             and _root(scope["path"]) in self._roots
         ):
@@ -144,6 +153,17 @@ def post(
 def raw(methods: tuple[str, ...], path: str, endpoint: Endpoint, access: Access) -> Route:
     """Return a route whose handler reads the body itself."""
     return Route(methods, path, endpoint, access, None, _summary(endpoint))
+
+
+def socket(path: str, handle: SocketEndpoint, access: Access = Access.USE) -> Route:
+    """Return a route of WebSockets; a request that is not one is 426."""
+
+    async def endpoint(request: Request) -> Response:
+        message = f"{request.url.path} is a WebSocket: connect with a client of WebSockets"
+        headers = {"upgrade": "websocket"}
+        return error_response(request.url.path, HTTPStatus.UPGRADE_REQUIRED, message, headers)
+
+    return Route(("GET",), path, endpoint, access, None, _summary(handle), handle)
 
 
 def near_path(path: str, routes: Sequence[Route]) -> str | None:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tampu.server.front.http_response import error_response
+from tampu.server.front.logs import REQUESTS
 from tampu.settings.address import ip_address, is_loopback
 
 ORIGINS = (
@@ -82,7 +83,7 @@ class TrustedHostMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403."""
-        if scope["type"] == "http":
+        if scope["type"] in REQUESTS:
             refused = self._refusal(scope)
             if refused is not None:
                 status, message = refused
@@ -107,7 +108,8 @@ class TrustedHostMiddleware:
         is_foreign_host = not (_is_unix_socket(scope) or all(map(self._is_ours, hosts)))
         if is_foreign_host or len(hosts) > 1:
             return HTTPStatus.FORBIDDEN, "Host header not allowed"
-        if scope["method"] in _SAFE_METHODS:
+        # What a WebSocket receives, unlike the answer of a GET, any page may read.
+        if scope["type"] == "http" and scope["method"] in _SAFE_METHODS:
             return None
         origin = headers.get("origin")
         is_own = _host_of(origin) in [host.lower() for host in hosts if host]

@@ -1,0 +1,1 @@
+"""Live transcription over a WebSocket, in the form of OpenAI's API."""
