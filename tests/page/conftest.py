@@ -24,6 +24,7 @@ from playwright.sync_api import (
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import Server, start_server
+from support.sounds import babble, wav
 from support.waiting import wait_until
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -88,12 +89,17 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium; its microphone is a file, which it plays again and again."""
     path = chromium()
+    microphone = tmp_path_factory.mktemp("microphone") / "speech.wav"
+    microphone.write_bytes(wav(babble(5)))
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         rule = f"MAP {OTHER_NAME} 127.0.0.1"
         flags = ["--no-sandbox", "--disable-dev-shm-usage", f"--host-resolver-rules={rule}"]
+        flags += ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        flags += [f"--use-file-for-fake-audio-capture={microphone}"]
         browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()

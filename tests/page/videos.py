@@ -66,6 +66,6 @@ def test_a_model_that_takes_no_videos_says_so(page: Page, file: Path) -> None:
 
 def test_a_file_of_another_kind_is_refused(page: Page, tmp_path: Path) -> None:
     choose(page, "demo")
-    (tmp_path / "sound.mp3").write_bytes(b"ID3")
-    page.locator(INPUT).set_input_files(tmp_path / "sound.mp3")
-    expect(page.get_by_role("alert")).to_contain_text("sound.mp3 is not a PNG")
+    (tmp_path / "notes.txt").write_bytes(b"ID3")
+    page.locator(INPUT).set_input_files(tmp_path / "notes.txt")
+    expect(page.get_by_role("alert")).to_contain_text("notes.txt is not a PNG")

@@ -52,3 +52,8 @@ export function duration(ms: number): string {
   const minutes = Math.round(seconds / 60);
   return seconds < 3600 ? `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
+
+/** Return seconds as a clock shows them. */
+export function clock(seconds: number): string {
+  return `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+}

@@ -1,4 +1,4 @@
-/** The images and videos that go with a message while it is written. */
+/** The images, videos and sounds that go with a message while it is written. */
 
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
@@ -9,8 +9,9 @@ import { bytes } from "../units.ts";
 import { MOST_BYTES, isWhole, readMedia } from "./files.ts";
 import { Media } from "./media.tsx";
 
-const TYPES =
+const SEEN =
   "image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo";
+const HEARD = "audio/wav,audio/mpeg,audio/flac,audio/ogg,audio/aac,audio/mp4,audio/webm,.wav,.mp3,.flac,.ogg,.opus,.aac,.m4a";
 
 /** Return those of files that a message takes, and why another one is none of them. */
 export async function readAttachments(files: Iterable<File>): Promise<{ images: string[]; note: string }> {
@@ -22,7 +23,7 @@ export async function readAttachments(files: Iterable<File>): Promise<{ images: 
       continue;
     }
     const url = await readMedia(file);
-    if (url === null) note = TEXTS.notImage(file.name);
+    if (url === null) note = TEXTS.notMedia(file.name);
     else if (!(await isWhole(file))) note = TEXTS.damaged(file.name);
     else images.push(url);
   }
@@ -44,19 +45,20 @@ export function AttachmentList({ images, onChange }: { images: string[]; onChang
   );
 }
 
-/** A button that asks for files. */
-export function AttachButton({ onFiles }: { onFiles: (files: File[]) => void }): JSX.Element {
+/** A button that asks for files of the kinds that a model takes. */
+export function AttachButton({ can, onFiles }: { can: { see: boolean; hear: boolean }; onFiles: (files: File[]) => void }): JSX.Element {
+  const label = TEXTS.attach(can.see, can.hear);
   const input = useRef<HTMLInputElement>(null);
   return (
     <>
-      <IconButton icon="image" label={TEXTS.attach} onClick={() => input.current?.click()} />
+      <IconButton icon={can.see ? "image" : "sound"} label={label} onClick={() => input.current?.click()} />
       <input
         ref={input}
         type="file"
         hidden
         multiple
-        accept={TYPES}
-        aria-label={TEXTS.attach}
+        accept={[can.see ? SEEN : "", can.hear ? HEARD : ""].filter(Boolean).join(",")}
+        aria-label={label}
         onChange={(event) => {
           onFiles([...(event.currentTarget.files ?? [])]);
           event.currentTarget.value = "";

@@ -1,4 +1,4 @@
-/** The field for the next message, with the images and videos that go with it. */
+/** The field for the next message, with the images, videos and sounds that go with it. */
 
 import type { JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
@@ -11,7 +11,8 @@ import type { Draft } from "../state/drafts.ts";
 import { TEXTS } from "../texts.ts";
 import { AnswerOptions } from "./answer_options.tsx";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
-import { hasFiles } from "./files.ts";
+import { hasFiles, unfit } from "./files.ts";
+import { RecordButton } from "./recorder.tsx";
 
 /** What is written is kept until it is sent, whatever is looked at meanwhile. */
 function useDraft(id: string): [Draft, (change: (now: Draft) => Draft) => void] {
@@ -32,19 +33,16 @@ export function Composer(): JSX.Element {
   const [isOver, setOver] = useState(false);
   const { id } = chats.open.value;
   const { isRunning } = chats;
-  const canSee = models.can(model.value, "vision");
-  const problem = app.problem.value || (images.length && !canSee ? TEXTS.noVision(model.value) : "");
+  const can = { see: models.can(model.value, "vision"), hear: models.can(model.value, "audio") };
+  const problem = app.problem.value || unfit(images, model.value, can);
   const problemId = useId();
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: File[]) => {
-    if (!canSee) {
-      setNote(TEXTS.noVision(model.value));
-      return;
-    }
     const read = await readAttachments(files);
-    setNote(read.note);
-    change((now) => ({ ...now, images: [...now.images, ...read.images] }));
+    const misfit = unfit(read.images, model.value, can);
+    setNote(misfit || read.note);
+    if (!misfit) change((now) => ({ ...now, images: [...now.images, ...read.images] }));
   };
   const send = (event: Event) => {
     event.preventDefault();
@@ -89,7 +87,8 @@ export function Composer(): JSX.Element {
       />
       <div class="composer-actions">
         <div class="composer-options">
-          {canSee && <AttachButton onFiles={(files) => void add(files)} />}
+          {(can.see || can.hear) && <AttachButton can={can} onFiles={(files) => void add(files)} />}
+          {can.hear && <RecordButton onSound={(sound) => void add([sound])} onProblem={setNote} />}
           <AnswerOptions />
         </div>
         {isRunning ? (

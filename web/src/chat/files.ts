@@ -1,6 +1,6 @@
-/** Files that are saved, and images and videos that are read. */
+/** Files that are saved, and images, videos and sounds that are read. */
 
-import { imageType, videoType } from "../markdown/links.ts";
+import { audioType, imageType, videoType } from "../markdown/links.ts";
 import { TEXTS } from "../texts.ts";
 
 /** Let the browser save a text as a file. */
@@ -27,8 +27,8 @@ export function hasFiles(event: DragEvent): boolean {
 /** The largest file that a message takes, in bytes. */
 export const MOST_BYTES = 32 * 1024 * 1024;
 
-/** Return an image or a video as a data URL; null if it is not of a kind that models read. */
-export async function readMedia(file: File): Promise<string | null> {
+/** Return an image, a video or a sound as a data URL; null if it is not of a kind that models read. */
+export async function readMedia(file: Blob): Promise<string | null> {
   const url = await new Promise<string>((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result as string);
@@ -38,7 +38,7 @@ export async function readMedia(file: File): Promise<string | null> {
   return isMedia(url) ? url : null;
 }
 
-/** Whether an image can be shown; of a video that is not known. */
+/** Whether an image can be shown; of a video or a sound that is not known. */
 export async function isWhole(file: File): Promise<boolean> {
   if (!file.type.startsWith("image/")) return true;
   try {
@@ -49,9 +49,20 @@ export async function isWhole(file: File): Promise<boolean> {
   }
 }
 
-/** Whether something is an image or a video as a data URL, of a kind that models read. */
+/** Whether something is an image, a video or a sound as a data URL, of a kind that models read. */
 export function isMedia(value: unknown): value is string {
-  return imageType(value) !== null || videoType(value) !== null;
+  return imageType(value) !== null || videoType(value) !== null || isSound(value);
+}
+
+/** Whether something is a sound as a data URL, of a kind that models read. */
+export function isSound(value: unknown): boolean {
+  return audioType(value) !== null;
+}
+
+/** Return why a model does not take some of these files; empty: it takes all of them. */
+export function unfit(files: string[], model: string, can: { see: boolean; hear: boolean }): string {
+  if (!can.hear && files.some(isSound)) return TEXTS.noHearing(model);
+  return !can.see && files.some((file) => !isSound(file)) ? TEXTS.noVision(model) : "";
 }
 
 /** Return the size in bytes of a data URL's content. */

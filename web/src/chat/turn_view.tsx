@@ -15,6 +15,7 @@ import { TEXTS } from "../texts.ts";
 import { duration } from "../units.ts";
 import { AttachButton, AttachmentList, readAttachments } from "./attachments.tsx";
 import { Calls } from "./calls.tsx";
+import { unfit } from "./files.ts";
 import { Media } from "./media.tsx";
 import { Statistics, hasStatistics } from "./statistics.tsx";
 import { TokenView } from "./token_view.tsx";
@@ -69,9 +70,9 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
   const [text, setText] = useState(turn.content);
   const [images, setImages] = useState(turn.images ?? []);
   const [note, setNote] = useState("");
-  const canSee = models.can(model.value, "vision");
-  const unseen = images.length && !canSee ? TEXTS.noVision(model.value) : "";
-  const problem = untold || unseen;
+  const can = { see: models.can(model.value, "vision"), hear: models.can(model.value, "audio") };
+  const misfit = unfit(images, model.value, can);
+  const problem = untold || misfit;
   const canSend = !problem && (text.trim() !== "" || images.length > 0);
   const field = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => field.current?.focus(), []);
@@ -89,7 +90,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
   return (
     <form class="editor" onSubmit={save}>
       <AttachmentList images={images} onChange={setImages} />
-      {(note || unseen) && <ErrorText text={note || unseen} />}
+      {(note || misfit) && <ErrorText text={note || misfit} />}
       <textarea
         ref={field}
         aria-label={TEXTS.edit}
@@ -101,7 +102,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
         }}
       />
       <footer>
-        {canSee && <AttachButton onFiles={(files) => void add(files)} />}
+        {(can.see || can.hear) && <AttachButton can={can} onFiles={(files) => void add(files)} />}
         <span class="grow" />
         <button type="button" onClick={() => (editing.value = "")}>{TEXTS.cancel}</button>
         <button type="submit" class="primary" disabled={!canSend} title={problem}>{TEXTS.send}</button>

@@ -10,6 +10,8 @@ const PATHS = {
   stop: "M7 7h10v10H7z",
   image: "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9.5h.01",
   video: "M3.5 6.5h12v11h-12zM15.5 10.5l5-3v9l-5-3",
+  sound: "M4 9.5v5h4l5 4v-13l-5 4zM16.5 9a4.5 4.5 0 0 1 0 6M19 6.5a8 8 0 0 1 0 11",
+  microphone: "M12 15a3 3 0 0 0 3-3V6a3 3 0 0 0-6 0v6a3 3 0 0 0 3 3zM5.5 11.5a6.5 6.5 0 0 0 13 0M12 18v3",
   copy: "M9 9h11v11H9zM5 15H4V4h11v1",
   check: "M5 12.5 10 17l9-10",
   edit: "M4 20h4L19 9l-4-4L4 16zM13.5 6.5l4 4",

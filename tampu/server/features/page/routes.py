@@ -30,6 +30,7 @@ _POLICY = "; ".join((
     "script-src 'self'",
     "style-src 'self'",
     "img-src 'self' data: blob:",
+    "media-src data:",
     "connect-src 'self'",
     "base-uri 'none'",
     "form-action 'none'",
