@@ -34,6 +34,7 @@ from tampu.cli.ray import ray_app
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
+from tampu.cli.steer import steer_app
 from tampu.cli.transcribe import transcribe_command
 from tampu.cli.ui import ui_command
 from tampu.cli.verify import verify_command
@@ -79,6 +80,7 @@ app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)
 app.command("compare")(compare_command)
 app.command("verify")(verify_command)
+app.add_typer(steer_app, name="steer")
 app.command("create")(create_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from tampu.chat.images import PreparedMedia
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.capture_file import write_captures
 from tampu.engine.captures import Capture, Captured
+from tampu.engine.control_vector import ControlVector
+from tampu.engine.control_vector_maker import Method, make_directions
 from tampu.engine.native import NativeModel
 from tampu.engine.prompts import Prompt as AnyPrompt
 from tampu.engine.python_requests import Message, PythonRequests, embedded_prompt
@@ -149,6 +151,43 @@ class CapturingModel(NativeModel):
                 best = top_logprobs(logits, 0, top)[1]
                 tokens[place, row], logprobs[place, row] = zip(*best, strict=True)
         return LogitLens(tuple(every), found.positions, tokens, logprobs)
+
+    @checked
+    def make_control_vector(
+        self,
+        positive: Sequence[CapturePrompt],
+        negative: Sequence[CapturePrompt],
+        method: Method = "pca",
+        pooling: Literal["last", "mean"] = "last",
+        lora: Lora = NO_LORA,
+    ) -> ControlVector:
+        """Return the directions in which pairs of prompts differ in what layers return.
+
+        Args:
+            positive: prompts as for `capture`; adding the vector makes the model more like there.
+            negative: the other prompt of each pair, in the same order.
+            method: "pca": the first principal component of the pairs' differences; "mean": their
+                mean. Both have length 1, so a strength is in units of the values.
+            pooling: of the tokens of a prompt: the last one, or the mean of all.
+            lora: loaded adapters, as for `generate`.
+
+        Raises:
+            RequestError: for no pairs, lists of different lengths, and prompts without a difference
+                or of a model with one layer.
+            ContextLengthError: for a prompt longer than the context.
+        """
+        if len(positive) == 0 or len(positive) != len(negative):
+            raise RequestError(
+                "a control vector is made of pairs of prompts, not of "
+                f"{len(positive)} positive and {len(negative)} negative ones"
+            )
+        options = _options(LAYER_OUTPUTS, None, (-1,) if pooling == "last" else None)
+        pairs = [
+            [Capture(self._given(prompt), options, lora=dict(lora)) for prompt in prompts]
+            for prompts in (positive, negative)
+        ]
+        found = make_directions(self, pairs[0], pairs[1], method)
+        return ControlVector(found, self.info.architecture)
 
     def _given(self, prompt: CapturePrompt) -> AnyPrompt:
         if isinstance(prompt, str):

@@ -92,6 +92,10 @@ RIGHT: dict[str, dict[str, Any]] = {
         "path": "values", "prompts": [[3]], "points": "hidden_states", "layers": None,
         "positions": None, "lora": {},
     },
+    "make_control_vector": {
+        "positive": ["a"], "negative": ["b"], "method": "mean",
+        "pooling": "mean", "lora": {},
+    },
     "logit_lens": {"prompt": [3], "layers": None, "positions": None, "top": 1, "lora": {}},
 }  # fmt: skip
 WITHOUT_ARGUMENTS = {"close", "warm_up", "detect_nan", "counts", "prepare"}
