@@ -92,7 +92,9 @@ def is_audio(file: bytes) -> bool:
 
 
 def check_audio(file: bytes) -> None:
-    """Raise RequestError for a file that is not a sound of a supported format."""
+    """Raise RequestError for a file that is empty, or not a sound of a supported format."""
+    if not file:
+        raise RequestError("the sound is empty")
     if not is_audio(file):
         raise RequestError(f"the sound's format is not supported; supported: {SUPPORTED}")
 

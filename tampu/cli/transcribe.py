@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -15,6 +17,7 @@ from tampu.cli.exit_codes import fail
 from tampu.cli.form import form_body
 from tampu.cli.repl.wrapping import without_controls
 from tampu.errors import RequestError, TampuError
+from tampu.ml.atomic_file import atomic_file
 from tampu.settings.settings import Settings
 
 Format: TypeAlias = Literal["text", "json", "srt", "vtt", "verbose_json"]
@@ -76,6 +79,8 @@ def transcribe_command(
         raise RequestError("two of the files would have the same name in --output-dir")
     if output_dir is not None:
         output_dir.mkdir(parents=True, exist_ok=True)
+    for output in outputs:
+        _check_output(output)
     given = {"model": model, "language": language, "prompt": prompt}
     fields = [(name, value) for name, value in given.items() if value]
     streamed = "json" if format_ in ("text", "json") else "verbose_json"
@@ -90,7 +95,7 @@ def transcribe_command(
                     print(f"==> {file} <==")
                 body, kind = form_body(fields, file.name, _read(file))
                 with closing(server.events(route, body, kind)) as events:
-                    _write(events, format_, output)
+                    write_transcript(events, format_, output)
             except TampuError as error:
                 failed = fail(f"{file}: {error}")
     if failed:
@@ -113,6 +118,21 @@ def _output(file: Path, format_: Format, folder: Path | None) -> Path | None:
     return folder and folder / (file.stem + _SUFFIXES.get(format_, f".{format_}"))
 
 
+def _check_output(output: Path | None) -> None:
+    """Raise RequestError if a transcript cannot be written, as far as is known before."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise _unwritable(output, errno.EISDIR)
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise _unwritable(output, errno.EACCES)
+
+
+def _unwritable(output: Path, number: int | None) -> RequestError:
+    reason = os.strerror(number) if number else "unknown error"
+    return RequestError(f"{output}: cannot be written: {reason}")
+
+
 def _read(file: Path) -> bytes:
     """Return the content of a sound's file.
 
@@ -121,18 +141,21 @@ def _read(file: Path) -> bytes:
     """
     from tampu.audio.formats import DEFAULT_AUDIO_LIMITS, check_audio  # slow to import
 
+    limit = DEFAULT_AUDIO_LIMITS.size_bytes
     try:
-        size, limit = file.stat().st_size, DEFAULT_AUDIO_LIMITS.size_bytes
-        if size > limit:
-            raise RequestError(f"it has {size} bytes, the limit is {limit}: cut it into parts")
-        content = file.read_bytes()
+        with file.open("rb") as opened:
+            content = opened.read(limit + 1)  # a pipe or a device has no size
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}") from error
+    if len(content) > limit:
+        raise RequestError(f"it has more than {limit} bytes: cut it into parts")
     check_audio(content)
     return content
 
 
-def _write(events: Iterator[dict[str, Any]], format_: Format, output: Path | None) -> None:
+def write_transcript(
+    events: Iterator[dict[str, Any]], format_: Format, output: Path | None
+) -> None:
     """Print a transcript as it comes, and write it to a file when it is whole."""
     segments, done = [], {}
     for event in events:
@@ -150,9 +173,13 @@ def _write(events: Iterator[dict[str, Any]], format_: Format, output: Path | Non
     whole = _whole(done, segments, format_)
     if output is None:
         if format_ != "text":
-            print(whole, end="")
+            print(without_controls(whole), end="")
         return
-    output.write_text(whole, encoding="utf-8")
+    try:
+        with atomic_file(output, is_durable=False) as file:
+            file.write(whole.encode())
+    except OSError as error:
+        raise _unwritable(output, error.errno) from error
     print(f"{output}: written", file=sys.stderr)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,10 @@ from support.checkpoints import make_checkpoint
 from support.serving import start_server
 from support.sounds import babble, pause, wav
 
-from tampu.cli import app
+from tampu.cli import app, transcribe
+from tampu.cli.transcribe import Format, write_transcript
 from tampu.convert import convert
+from tampu.ml.atomic_file import AtomicFile, atomic_file
 from tampu.store import ModelName
 from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
@@ -110,6 +115,51 @@ def test_a_file_that_fails_does_not_stop_the_others(run: Run) -> None:
     assert "Error: notes.wav: the sound's format is not supported; supported: WAV, FLAC" in err
     assert "Error: nothing.wav: cannot be read: No such file or directory" in err
     assert out.endswith("==> silent.wav <==\n\n")
+
+
+def test_a_transcript_that_cannot_be_written_is_named_before_anything_is_heard(run: Run) -> None:
+    Path("out/b.srt").mkdir(parents=True)
+    code, out, err = run("a.wav", "b.wav", "-f", "srt", "-o", "out")
+    assert (code, out) == (2, "")
+    assert "Error: out/b.srt: cannot be written: Is a directory" in err
+    assert not Path("out/a.srt").exists()
+
+
+def test_a_full_disk_does_not_stop_the_other_files(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def full(path: Path, *, is_durable: bool) -> Iterator[AtomicFile]:
+        if path.stem == "a":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with atomic_file(path, is_durable=is_durable) as file:
+            yield file
+
+    monkeypatch.setattr(transcribe, "atomic_file", full)
+    code, _, err = run("a.wav", "b.wav", "-o", "out")
+    assert code == 2
+    assert "Error: a.wav: out/a.txt: cannot be written: No space left on device" in err
+    assert Path("out/b.txt").exists()
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end(run: Run) -> None:
+    code, _, err = run("/dev/zero")
+    assert code == 2
+    assert "Error: /dev/zero: it has more than 134217728 bytes: cut it into parts" in err
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "srt", "vtt"])
+def test_a_terminal_gets_no_control_characters(
+    capsys: pytest.CaptureFixture[str], format_: Format
+) -> None:
+    text = "a\x9b31mb\x1bc"
+    segment = {"type": "transcript.text.segment", "start": 0, "end": 1, "text": text}
+    done = {"type": "transcript.text.done", "text": text}
+    delta = {"type": "transcript.text.delta", "delta": text}
+    write_transcript(iter([delta, segment, done]), format_, None)
+    out = capsys.readouterr().out
+    assert "31mb" in out
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out)
 
 
 @pytest.mark.parametrize(

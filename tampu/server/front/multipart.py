@@ -12,6 +12,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from tampu.errors import RequestError
 
+_FILE = "file"  # the field of the file in every form of OpenAI's API
 _MAX_HEAD = 8 * 1024  # bytes of a header line of a part
 _MAX_VALUE = 8 * 1024  # bytes of a field that is not a file
 _MAX_PARTS = 32
@@ -19,7 +20,7 @@ _MAX_BOUNDARY = 70  # RFC 2046
 
 
 class FormReader:
-    """Reads one form: fields as texts, and one file.
+    """Reads one form: fields as texts, and one file in the field `file`.
 
     Attributes:
         lists: all values of each field, in order.
@@ -67,7 +68,8 @@ class FormReader:
         """Read the whole form.
 
         Raises:
-            RequestError: if it is not valid, incomplete, or has two files; for what is too long.
+            RequestError: if it is not valid, incomplete, has two files, or one in another field
+                than `file`; for what is too long.
         """
         async for chunk in body:
             try:
@@ -102,8 +104,13 @@ class FormReader:
         if not self._name:
             raise RequestError("the form is not valid: a part has no name")
         self._is_file = b"filename" in options
+        is_for_files = self._name == _FILE
         if not self._is_file:
+            if is_for_files:
+                raise RequestError(f"{_FILE} must be a file, with a filename")
             return
+        if not is_for_files:
+            raise RequestError(f"the file must be in the field {_FILE}, not {self._name[:100]!r}")
         if self.filename is not None:
             raise RequestError("the form has more than one file")
         self.filename = options[b"filename"].decode("utf-8", "replace")

@@ -27,6 +27,7 @@ _REFUSED = {
     "keywords[]": "write the words into prompt",
     "languages[]": "give one language, or none",
 }
+_LISTS = (*_REFUSED, "timestamp_granularities[]", "include[]")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _TIMED_CUTTING = Cutting(joined_s=8.0, longest_s=15.0)  # what fits a subtitle
 _LONGEST_PADDING_MS, _LONGEST_SILENCE_MS = 5_000, 30_000
@@ -77,6 +78,7 @@ def read_form(
     Raises:
         RequestError: naming the field that is wrong.
     """
+    lists = _named_lists(lists)
     fields = {name: values[-1] for name, values in lists.items()}
     if file is None:
         raise RequestError("file is required: the sound to transcribe")
@@ -110,6 +112,15 @@ def read_form(
         with_logprobs=_wants_logprobs(lists, form),
         cutting=_cutting(fields, form),
     )
+
+
+def _named_lists(lists: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return values by name; clients write a list as `include[]`, `include[0]` or `include`."""
+    found: dict[str, list[str]] = {}
+    for key, values in lists.items():
+        name = f"{key.split('[', 1)[0]}[]"
+        found.setdefault(name if name in _LISTS else key, []).extend(values)
+    return found
 
 
 def _check_format(form: str) -> None:
