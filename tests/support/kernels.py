@@ -31,7 +31,7 @@ TYPICAL = {GGMLType[name] for name in ("Q8_0", "Q4_K", "MXFP4", "F16", "BF16", "
 QUANTIZED = [kind for kind in KINDS if kind.is_quantized]
 LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
 WITH_TILES = ("amx_emulated", "amx")  # these multiply many tokens in another way than few
-TILE_TOKENS = 13  # how many are many
+TILE_TOKENS = 32  # how many are many, for every type
 Product = tuple[str, Callable[[npt.NDArray[Any]], npt.NDArray[Any]]]
 Products = Callable[..., Iterable[Product]]
 

@@ -6,13 +6,14 @@
  * dequantized into the second cache, and multiplied by the same inputs of a panel of 32 tokens, which then
  * stay in the first cache; the sums of each slice are kept beside them.
  *
- * A product of few tokens costs less without: see `uses_gemm`.
+ * A product of few tokens costs less without: see `gemm_min`.
  */
 
 #include "dequantize.h"
 
 enum {
-    GEMM_MIN = 13,   /* tokens */
+    GEMM_MIN_FLOAT = 13,     /* tokens */
+    GEMM_MIN_QUANTIZED = 32, /* the other way multiplies bytes, four at a time */
     GEMM_PANEL = 32,   /* tokens whose activations are together: two tiles */
     GEMM_STRIPS = 16,  /* of a chunk, at most */
     GEMM_TOKENS = 512, /* whose sums are kept together */
@@ -22,8 +23,13 @@ enum {
     PAIR = 2 * TILE_BYTES,
 };
 
-/* Whether so many tokens are multiplied by tiles. */
-INLINE int uses_gemm(int64_t tokens) { return tokens >= GEMM_MIN; }
+/* From how many tokens on weights of a type are multiplied by tiles. */
+INLINE int64_t gemm_min(int type)
+{
+    return is_floating(type) ? GEMM_MIN_FLOAT : GEMM_MIN_QUANTIZED;
+}
+
+INLINE int uses_gemm(int type, int64_t tokens) { return tokens >= gemm_min(type); }
 
 INLINE int64_t up_to_multiple(int64_t number, int64_t of) { return (number + of - 1) / of * of; }
 
@@ -294,6 +300,6 @@ INLINE int64_t gemm_bytes(int type, int64_t tokens, int64_t inputs)
 static int64_t activation_bytes(int type, int64_t experts, int64_t tokens, int64_t inputs)
 {
     const int64_t few = activation_row_bytes(type, inputs), many = gemm_row_bytes(planes_of(type), inputs);
-    const int64_t used = tokens / GEMM_MIN < experts ? tokens / GEMM_MIN : experts;
+    const int64_t used = tokens / gemm_min(type) < experts ? tokens / gemm_min(type) : experts;
     return tokens * (few > many ? few : many) + 15 * used * many;
 }

@@ -105,7 +105,7 @@ static void place_experts(int type, int32_t experts, const int32_t *begins, int6
         const int64_t rows = begins[e + 1] - begins[e];
         places[e] = at;
 #if defined(HAS_AMX)
-        if (uses_gemm(rows)) {
+        if (uses_gemm(type, rows)) {
             at += gemm_bytes(type, rows, inputs);
             continue;
         }
@@ -118,7 +118,7 @@ static void place_experts(int type, int32_t experts, const int32_t *begins, int6
 INLINE struct spot spot_of(int type, uint8_t *panels, const float *input, int64_t row, int64_t rows, int64_t inputs)
 {
 #if defined(HAS_AMX)
-    if (uses_gemm(rows)) {
+    if (uses_gemm(type, rows)) {
         const struct gemm_place at = gemm_place_of(row, rows);
         return (struct spot){panels + at.first * gemm_row_bytes(planes_of(type), inputs), input,
                              {at.first, at.column, GEMM_PANEL}, at.tiles};
@@ -280,7 +280,7 @@ static int next_expert_gemm(void *source, struct gemm_task *task)
 {
     struct expert_task t;
     while (next_expert(source, &t)) {
-        if (!uses_gemm(t.tokens)) {
+        if (!uses_gemm(t.type, t.tokens)) {
             multiply_expert(&t);
             continue;
         }

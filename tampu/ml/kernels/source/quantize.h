@@ -86,7 +86,7 @@ static void quantize(struct tensor *dst, int thread, int threads, void *user)
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
 #if defined(HAS_AMX)
-    if (uses_gemm(tokens)) {
+    if (uses_gemm(TYPE_Q8_0, tokens)) {
         pack_gemm(dst, TYPE_Q8_0, thread, threads); /* the same for all quantized types */
         return;
     }
@@ -157,7 +157,7 @@ static void interleave(struct tensor *dst, int thread, int threads, void *user)
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
 #if defined(HAS_AMX)
-    if (uses_gemm(tokens)) {
+    if (uses_gemm(type, tokens)) {
         pack_gemm(dst, type, thread, threads);
         return;
     }

@@ -112,6 +112,8 @@ static int next_chunk(void *source, struct gemm_task *task)
 }
 #endif
 
+static const struct fetch AHEAD_INTO_CACHE = {FETCH_T0, PREFETCH, 1};
+
 /* dst: F32 (tokens, rows); src[0]: strips of weights; src[1]: packed activations. */
 static void product(struct tensor *dst, int thread, int threads, void *user)
 {
@@ -127,13 +129,15 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : chunk_bytes_of(params.chunk_bytes);
     const struct share share = share_of(strips, 1, tokens, strip_bytes, threads, params.fetch, chunk_bytes);
     const int64_t chunk = share.chunk;
+    /* What several panels multiply by stays in the second cache: a hint for memory would keep it out. */
+    const struct fetch fetch = x->panels > 1 ? AHEAD_INTO_CACHE : params.fetch;
     tile *const *tiles = tiles_of(params.type);
     float *out = dst->data;
     struct prepared prepared;
     (void)thread;
     (void)user;
 #if defined(HAS_AMX)
-    if (uses_gemm(tokens)) {
+    if (uses_gemm(params.type, tokens)) {
         struct gemm_chunks source = {dst, x, params, gemm_strips(strips, threads)};
         multiply_tasks(next_chunk, &source);
         return;
@@ -157,7 +161,7 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
                 int64_t left = rows - s * ROWS;
                 tiles[width - 1](weights + s * strip_bytes, prepared_strip(&prepared, s - first),
                                  panels + token * token_bytes, inputs, out + token * rows + s * ROWS, rows,
-                                 left < (end - s) * ROWS ? (int)left : (int)(end - s) * ROWS, params.fetch);
+                                 left < (end - s) * ROWS ? (int)left : (int)(end - s) * ROWS, fetch);
             }
         }
     }
