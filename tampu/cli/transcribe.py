@@ -6,8 +6,8 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ import typer
 from tampu.cli.exit_codes import fail
 from tampu.cli.form import form_body
 from tampu.cli.repl.wrapping import without_controls
+from tampu.cli.standard_input import NAME, is_standard_input
 from tampu.errors import RequestError, TampuError
 from tampu.ml.atomic_file import atomic_file
 from tampu.settings.settings import Settings
@@ -43,7 +44,10 @@ class SpeechServer(Protocol):
 
 def transcribe_command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Sounds: WAV, MP3, FLAC, M4A, ...")
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="Sounds: WAV, MP3, FLAC, M4A, ...; - is standard input."
+        ),
     ],
     model: Annotated[
         str | None,
@@ -72,15 +76,7 @@ def transcribe_command(
     The text is printed while it is generated; with --output-dir it is also written to files. A
     sound is cut at its silences, so it may have an hour. The exit code is 2 if a file failed.
     """
-    if len(files) > 1 and output_dir is None and format_ in ("srt", "vtt"):
-        raise RequestError(f"several files with the format {format_} need --output-dir")
-    outputs = [_output(file, format_, output_dir) for file in files]
-    if len({*outputs} - {None}) < len(files) and output_dir is not None:
-        raise RequestError("two of the files would have the same name in --output-dir")
-    if output_dir is not None:
-        output_dir.mkdir(parents=True, exist_ok=True)
-    for output in outputs:
-        _check_output(output)
+    outputs = _outputs(files, format_, output_dir)
     given = {"model": model, "language": language, "prompt": prompt}
     fields = [(name, value) for name, value in given.items() if value]
     streamed = "json" if format_ in ("text", "json") else "verbose_json"
@@ -97,7 +93,7 @@ def transcribe_command(
                 with closing(server.events(route, body, kind)) as events:
                     write_transcript(events, format_, output)
             except TampuError as error:
-                failed = fail(f"{file}: {error}")
+                failed = fail(f"{NAME if is_standard_input(file) else file}: {error}")
     if failed:
         raise typer.Exit(failed)
 
@@ -111,6 +107,25 @@ def _server(settings: Settings) -> SpeechServer:
     from tampu.cli.own_server import OwnServer  # imports the whole server
 
     return OwnServer(settings)
+
+
+def _outputs(files: Sequence[Path], format_: Format, folder: Path | None) -> list[Path | None]:
+    """Return where each transcript is written, and make the folder.
+
+    Raises:
+        RequestError: if one cannot be written there.
+        OSError: if the folder cannot be made.
+    """
+    if len(files) > 1 and folder is None and format_ in ("srt", "vtt"):
+        raise RequestError(f"several files with the format {format_} need --output-dir")
+    outputs = [_output(file, format_, folder) for file in files]
+    if len({*outputs} - {None}) < len(files) and folder is not None:
+        raise RequestError("two of the files would have the same name in --output-dir")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    for output in outputs:
+        _check_output(output)
+    return outputs
 
 
 def _output(file: Path, format_: Format, folder: Path | None) -> Path | None:
@@ -143,7 +158,9 @@ def _read(file: Path) -> bytes:
 
     limit = DEFAULT_AUDIO_LIMITS.size_bytes
     try:
-        with file.open("rb") as opened:
+        with (
+            nullcontext(sys.stdin.buffer) if is_standard_input(file) else file.open("rb") as opened
+        ):
             content = opened.read(limit + 1)  # a pipe or a device has no size
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,17 @@ def test_a_transcript_that_cannot_be_written_is_named_before_anything_is_heard(r
     assert (code, out) == (2, "")
     assert "Error: out/b.srt: cannot be written: Is a directory" in err
     assert not Path("out/a.srt").exists()
+
+
+def test_a_sound_may_come_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(wav(TALK))))
+    from_input = run("-")
+    assert from_input[0] == 0
+    assert from_input[1] == run("a.wav")[1]
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO()))
+    code, _, err = run("-")
+    assert code == 2
+    assert "Error: standard input: the sound is empty" in err
 
 
 def test_a_full_disk_does_not_stop_the_other_files(
