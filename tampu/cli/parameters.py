@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA, Use, find_parameter
 from tampu.settings.parsers import existing_path, seconds
 from tampu.text import read_text
+
+if TYPE_CHECKING:
+    from tampu.runner.steering_options import Steering
 
 # All but those that only a Modelfile can set.
 REQUESTED = [name for name, row in BY_OLLAMA.items() if row.use is not Use.MODEL]
@@ -89,6 +92,41 @@ def read_truncate(text: str | None) -> bool | None:
     if text not in (None, "true", "false"):
         raise RequestError(f"--truncate is {text!r}; it must be true or false")
     return None if text is None else text == "true"
+
+
+def read_control_vectors(
+    given: Sequence[str], layers: tuple[int, int] | None
+) -> tuple[Steering, ...]:
+    """Return what control vectors change.
+
+    Args:
+        given: FILE or FILE:SCALE each.
+        layers: the first and the last; None: all that they have.
+
+    Raises:
+        RequestError: for a scale that is not a number, layers without a vector, or layers that a
+            vector does not have.
+        ModelNotFoundError: if there is no such file.
+        ModelFileError: if it has no control vector.
+    """
+    if not given:
+        if layers:
+            raise RequestError("--control-vector-layer-range needs --control-vector")
+        return ()
+    from tampu.engine.control_vector import ControlVector  # slow to import, and seldom needed
+
+    found: list[Steering] = []
+    for each in given:
+        path, separator, scale = each.rpartition(":")
+        if not separator or existing_path(each) is not None:
+            path, scale = each, "1"
+        try:
+            strength = float(scale)
+        except ValueError:
+            message = f"--control-vector: {scale[:100]!r} in {each!r} is not a number"
+            raise RequestError(message) from None
+        found += ControlVector.read(path).steering(strength, layers)
+    return tuple(found)
 
 
 def read_keep_alive(text: str | None) -> float | None:

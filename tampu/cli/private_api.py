@@ -17,6 +17,7 @@ import msgspec
 
 from tampu.cli.server_client import WARNINGS
 from tampu.errors import RequestError
+from tampu.runner.steering_options import Steering
 from tampu.server.ollama import lists
 from tampu.server.ollama import requests as wire
 from tampu.server.ollama.output import ChatWriter, GenerateWriter
@@ -33,9 +34,10 @@ Lines: TypeAlias = AsyncGenerator[object, None]
 class PrivateAPI:
     """The handlers, by path."""
 
-    def __init__(self, serving: Serving) -> None:
-        """Answer with these models."""
+    def __init__(self, serving: Serving, steering: tuple[Steering, ...] = ()) -> None:
+        """Answer with these models; `steering` is added to the options of all requests."""
         self._serving = serving
+        self._steering = steering
         self._handlers: dict[str, Callable[[dict[str, Any]], Lines]] = {
             "/api/chat": self._chat,
             "/api/generate": self._generate,
@@ -76,6 +78,7 @@ class PrivateAPI:
     async def _answer(
         self, entry: Entry, job: GenerationRequest, writer: ChatWriter | GenerateWriter
     ) -> Lines:
+        job = replace(job, options=msgspec.structs.replace(job.options, steering=self._steering))
         if job.warnings:
             yield {WARNINGS: list(job.warnings)}
         async with aclosing(self._serving.generate(entry, job)) as events:
@@ -88,7 +91,9 @@ class PrivateAPI:
     async def _embed(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.EmbedRequest)
         entry = self._serving.find(request.model)
-        found = await self._serving.ask(entry, wire.parse_embed(request, self._defaults(entry)))
+        call = wire.parse_embed(request, self._defaults(entry))
+        steered = msgspec.structs.replace(call.request, steering=self._steering)
+        found = await self._serving.ask(entry, replace(call, request=steered))
         yield {"embeddings": found.array().tolist()}
 
     async def _decide(self, body: dict[str, Any]) -> Lines:

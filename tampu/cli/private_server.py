@@ -25,6 +25,7 @@ from tampu.engine.load_options import LLAMACPP, LoadOptions, choose_engine, opti
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.ml.library import loaded_backends
 from tampu.ml.termination import explain_termination
+from tampu.runner.steering_options import Steering
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.serving.admission import Admission
 from tampu.server.serving.generation_request import FOREVER
@@ -91,12 +92,13 @@ class PrivateServer:
         *,
         engine: str | None = None,
         trace: Path | None = None,
+        steering: tuple[Steering, ...] = (),
         slots: int = 1,
     ) -> None:
         """Start the thread; no model is loaded yet.
 
         Without an `engine`, the model's own applies, else the setting. `trace` is the file for a
-        trace of the engine; `slots` is that of `LoadOptions`.
+        trace of the engine, `steering` changes all requests; `slots` is that of `LoadOptions`.
         """
         for name in ("tampu.server.fields", "tampu.server.ollama.requests"):
             logging.getLogger(name).setLevel(logging.ERROR)  # answers have the warnings
@@ -111,7 +113,7 @@ class PrivateServer:
         self._worker: WorkerThread | None = None
         self._serving = self._new_serving(slots)
         self.models = self._serving.models
-        self._api = PrivateAPI(self._serving)
+        self._api = PrivateAPI(self._serving, steering)
         self._loop = LoopThread("tampu-private-server")
 
     def __str__(self) -> str:

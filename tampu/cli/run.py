@@ -81,6 +81,19 @@ def run_command(
     ] = False,
     engine: Engine = None,
     draft: Draft = None,
+    control_vector: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--control-vector",
+            "--control-vector-scaled",
+            metavar="FILE[:SCALE]",
+            help="Add a control vector, times a number (default: 1), to what layers return.",
+        ),
+    ] = None,
+    control_vector_layer_range: Annotated[
+        tuple[int, int] | None,
+        typer.Option(metavar="FIRST LAST", help="Only at these layers (default: all it has)."),
+    ] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Number of dimensions of an embedding (default: all).")
     ] = None,
@@ -124,5 +137,6 @@ def run_command(
     options = RunOptions(
         session=session, view=view, dimensions=dimensions, trace=trace, engine=engine,
         draft=draft, insecure=insecure,
+        steering=parameters.read_control_vectors(control_vector or [], control_vector_layer_range),
     )  # fmt: skip
     run_model(model, prompt or [], options)

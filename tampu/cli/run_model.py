@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tampu.cli.logs import log_to_file
 from tampu.cli.repl.printing import View, answer
@@ -17,6 +18,9 @@ from tampu.cli.standard_input import read_prompt
 from tampu.errors import RequestError
 from tampu.settings.settings import Settings
 from tampu.text import valid_text
+
+if TYPE_CHECKING:
+    from tampu.runner.steering_options import Steering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class RunOptions:
         trace: the file of a trace.
         engine: its name; None: the model's own, else the setting.
         draft: the name or the file of a draft model; None: the model's own, else the setting.
+        steering: changes of values inside the model, of all requests.
         insecure: whether the model may be pulled without TLS.
     """
 
@@ -39,6 +44,7 @@ class RunOptions:
     trace: Path | None = None
     engine: str | None = None
     draft: str | None = None
+    steering: tuple[Steering, ...] = ()
     insecure: bool = False
 
 
@@ -61,6 +67,7 @@ def run_model(model: str, words: Sequence[str], options: RunOptions | None = Non
         trace=options.trace,
         engine=options.engine,
         draft=options.draft,
+        steering=options.steering,
         insecure=options.insecure,
     )
     if not gc.isenabled():  # the program's entry has put it off until all is imported

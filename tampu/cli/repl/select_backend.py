@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.cli.progress import show_progress
@@ -22,6 +23,9 @@ from tampu.store.library import Library, bare_name, listed
 from tampu.store.registry.progress import Progress
 from tampu.version import NAME
 
+if TYPE_CHECKING:
+    from tampu.runner.steering_options import Steering
+
 _TIMEOUT_S = 1.0
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 
@@ -33,19 +37,21 @@ def select_backend(
     trace: Path | None = None,
     engine: str | None = None,
     draft: str | None = None,
+    steering: tuple[Steering, ...] = (),
     insecure: bool = False,
     slots: int = 1,
 ) -> tuple[ChatBackend, ModelRef]:
     """Return the backend for a model, and the model; pull the model if it is missing.
 
-    A file, a trace, an explicit engine or draft model always runs in this program; without an
-    explicit one the model's own applies, else the setting. There, `slots` requests run at once.
+    A file, a trace, steering, an explicit engine or draft model always runs in this program;
+    without an explicit one the model's own applies, else the setting. There, `slots` requests run
+    at once.
 
     Raises:
         TampuError: if there is no such model.
     """
     is_path = model.startswith(("/", "./", "../", "~")) or existing_path(model) is not None
-    is_private = trace or engine or draft or is_path
+    is_private = trace or engine or draft or steering or is_path
     server = None if is_private else running_server(settings)
     if server is not None:
         try:
@@ -70,7 +76,9 @@ def select_backend(
             fork_server.request(RENDERING)  # starts while this process imports the engine
         from tampu.cli.private_server import PrivateServer
 
-        private = PrivateServer(settings, fork_server, engine=engine, trace=trace, slots=slots)
+        private = PrivateServer(
+            settings, fork_server, engine=engine, trace=trace, steering=steering, slots=slots
+        )
         undo.pop_all()
         undo.callback(private.close)
         found = show(private, model)
