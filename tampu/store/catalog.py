@@ -16,7 +16,7 @@ from tampu.settings.model_settings import DEFAULT_CONTEXT
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
 from tampu.store.gguf_files import SUFFIX
-from tampu.store.library import Library, bare_name, built_in_path
+from tampu.store.library import Library, bare_name, built_in_paths
 from tampu.store.local_model import LocalModel
 from tampu.store.manifests import Media
 from tampu.store.model import StoredDefaults, StoredModel
@@ -274,8 +274,8 @@ class Catalog:
         *,
         library: Library | None = None,
     ) -> None:
-        """Use a library; without one, a folder, single files and the built-in model."""
-        self.library = library or Library(folder, files, built_in=built_in_path())
+        """Use a library; without one, a folder, single files and the built-in models."""
+        self.library = library or Library(folder, files, built_in=built_in_paths())
         self._described: dict[Path, _Described] = {}
 
     def names(self) -> list[str]:

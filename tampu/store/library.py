@@ -2,13 +2,14 @@
 
 They are looked up in this order, and an earlier one hides a later one of the same name: single
 files, GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's
-cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights.
+cache, LM Studio's folder, the built-in models. Nothing here opens a model's weights.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tampu.errors import ModelNameError, ModelNotFoundError
@@ -23,7 +24,9 @@ from tampu.store.other_programs import hub_models, lm_studio_models
 from tampu.store.store import Store
 from tampu.store.stored_models import DamagedEntry, Listing, StoredModels
 
-BUILT_IN = "demo"
+BUILT_IN = ("demo", "digits")
+"""The names of the built-in models; requests that name no model go to the first that can answer."""
+
 OLLAMA_SERVICE_MODELS = Path("/usr/share/ollama/.ollama/models")
 _MAX_SHOWN_NAMES = 12
 
@@ -39,7 +42,7 @@ class Library:
         ollama: Sequence[Path] = (),
         hub_cache: Path | None = None,
         lm_studio: Path | None = None,
-        built_in: Path | None = None,
+        built_in: Sequence[Path] = (),
     ) -> None:
         """Use these places; none of them needs to exist.
 
@@ -49,7 +52,7 @@ class Library:
             ollama: Ollama's stores.
             hub_cache: Hugging Face's cache.
             lm_studio: LM Studio's model folder.
-            built_in: the file of the built-in model.
+            built_in: the files of the built-in models.
         """
         self.store = Store(folder) if folder else None
         self._folder = folder
@@ -58,7 +61,7 @@ class Library:
         self._ollama = [StoredModels(path) for path in others]
         self._hub_cache = hub_cache
         self._lm_studio = lm_studio
-        self._built_in = built_in
+        self._built_in = tuple(built_in)
 
     @classmethod
     def from_settings(cls, settings: Settings, files: Sequence[Path] = ()) -> Library:
@@ -72,7 +75,7 @@ class Library:
             ollama=theirs,
             hub_cache=settings.hub_cache,
             lm_studio=settings.lm_studio,
-            built_in=built_in_path(),
+            built_in=built_in_paths(),
         )
 
     def listing(self) -> Listing[LocalModel]:
@@ -164,14 +167,18 @@ class Library:
                 yield from from_files(f"{_escaped(stem)}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
-        """Yield the models of other programs, and the built-in one."""
+        """Yield the models of other programs, and the built-in ones."""
         if self._hub_cache is not None:
             yield from hub_models(self._hub_cache)
         if self._lm_studio is not None:
             yield from lm_studio_models(self._lm_studio)
-        if self._built_in is not None:
-            name = f"{self._built_in.stem}:{DEFAULT_TAG}"
-            yield from from_files(name, (self._built_in,), Origin.BUILT_IN)
+        built_in = [
+            model
+            for path in self._built_in
+            for model in from_files(f"{path.stem}:{DEFAULT_TAG}", (path,), Origin.BUILT_IN)
+        ]
+        # They were installed together: they have one time, and so lists keep their order.
+        yield from (replace(model, modified_s=built_in[0].modified_s) for model in built_in)
 
     def _stores(self) -> Iterator[tuple[StoredModels, Origin]]:
         if self.store is not None:
@@ -179,9 +186,10 @@ class Library:
         yield from ((store, Origin.OLLAMA) for store in self._ollama)
 
 
-def built_in_path() -> Path:
-    """Return the path of the built-in model's file."""
-    return Path(__file__).parent.parent / "data" / f"{BUILT_IN}{SUFFIX}"
+def built_in_paths() -> tuple[Path, ...]:
+    """Return the paths of the built-in models' files, in the order of `BUILT_IN`."""
+    folder = Path(__file__).parent.parent / "data"
+    return tuple(folder / f"{name}{SUFFIX}" for name in BUILT_IN)
 
 
 def _gguf_files(folder: Path | None) -> list[Path]:

@@ -12,7 +12,7 @@ from support.serving import Server, start_server
 
 from tampu.store import ModelName
 from tampu.store.create import CreateSpec, create
-from tampu.store.library import Library, built_in_path
+from tampu.store.library import Library, built_in_paths
 from tampu.store.modelfile import parse_modelfile
 
 
@@ -31,7 +31,7 @@ def models_of_llamacpp(models: Path, tmp_path_factory: pytest.TempPathFactory) -
     for model in models.glob("*.gguf"):
         (folder / model.name).write_bytes(model.read_bytes())
     text, eyes = parts / "text.gguf", parts / "eyes.gguf"
-    take_apart(built_in_path(), text, eyes)
+    take_apart(built_in_paths()[0], text, eyes)
     spec = CreateSpec(modelfile=parse_modelfile("FROM text.gguf\nFROM eyes.gguf"), folder=parts)
     create(Library(folder), ModelName.parse("demo"), spec)
     return folder

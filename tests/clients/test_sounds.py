@@ -17,6 +17,7 @@ from support.sounds import encoded, sound, wav
 from support.videos import scene, video
 
 from tampu.convert import convert
+from tools.train_digits.speech import Speaker
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -41,11 +42,11 @@ def part(file: bytes) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def ask(server: Server, *parts: dict[str, Any], model: str = HEARING) -> Any:
+def ask(server: Server, *parts: dict[str, Any], model: str = HEARING, most: int = 2) -> Any:
     messages: Any = [{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}]
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
         return client.chat.completions.create(
-            model=model, messages=messages, max_tokens=2, temperature=0
+            model=model, messages=messages, max_tokens=most, temperature=0
         )
 
 
@@ -110,6 +111,19 @@ def test_silence_and_every_rate_are_sounds(server: Server, file: bytes) -> None:
 def test_too_many_sounds_are_named(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="16 images and sounds can be given, not 17"):
         ask(server, *[part(wav(sound(0.1)))] * 17)
+
+
+def test_the_built_in_model_hears_what_is_said(server: Server) -> None:
+    file = wav(np.pad(Speaker().say("four zero seven two", "en-us", 160, 50).samples, 4000))
+    asked: Any = {"file": ("code.wav", file), "model": "digits"}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        assert client.audio.transcriptions.create(**asked).text == "4 0 7 2"
+        events = [*client.audio.transcriptions.create(**asked, stream=True)]
+    deltas = [event.delta for event in events if event.type == "transcript.text.delta"]
+    assert "".join(deltas) == "4 0 7 2"
+    assert len(deltas) > 1
+    answer = ask(server, part(file), model="digits", most=20)
+    assert answer.choices[0].message.content == "4 0 7 2"
 
 
 def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:

@@ -20,6 +20,7 @@ from support.tiny_adapter import write_tiny_adapter
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+AUDIO = ROOT / "docs" / "audio.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WHOLE = [README, ROOT / "docs" / "research.md"]  # whose Python blocks are whole programs
 URL = "http://127.0.0.1:11434"
@@ -143,10 +144,10 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "prints"), COMMANDS)
-def test_commands_of_readme_run(line: str, prints: str, folder: Path) -> None:
-    assert line.startswith("tampu "), f"not a command that this test knows: {line}"
-    tampu = f"{shlex.quote(sys.executable)} -m tampu.cli.entry"
+def printed_by(line: str, folder: Path, typed: str | None = None) -> str:
+    """Return what a command prints in a folder, on a machine without a server."""
+    python = shlex.quote(sys.executable)
+    line = re.sub("^tampu ", f"{python} -m tampu.cli.entry ", line)
     environment = {
         "HOME": str(folder),
         "PATH": os.defpath,
@@ -156,13 +157,34 @@ def test_commands_of_readme_run(line: str, prints: str, folder: Path) -> None:
         **HIDDEN,
     }
     done = subprocess.run(
-        ["/bin/sh", "-c", line.replace("tampu ", f"{tampu} ")],
-        env=environment, cwd=folder, capture_output=True, text=True, check=False,
-        input="What is 27 + 58?" if line == "tampu run demo" else None,
+        ["/bin/sh", "-c", line.replace(".venv/bin/python ", f"{python} ")],
+        env=environment, cwd=folder, capture_output=True, text=True, check=False, input=typed,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    assert not prints or done.stdout == prints
+    return done.stdout
+
+
+@pytest.mark.parametrize(("line", "prints"), COMMANDS)
+def test_commands_of_readme_run(line: str, prints: str, folder: Path) -> None:
+    assert line.startswith("tampu "), f"not a command that this test knows: {line}"
+    printed = printed_by(line, folder, "What is 27 + 58?" if line == "tampu run demo" else None)
+    assert printed.strip()
+    assert not prints or printed == prints
+
+
+@pytest.mark.server
+def test_a_sound_is_made_and_heard_as_the_page_of_audio_says(server: Server, folder: Path) -> None:
+    install, speak, run, serve, curl = commands(AUDIO)[:5]
+    assert install == (".venv/bin/pip install espeakng-loader", "")
+    assert serve == ("tampu serve", "")
+    for line, prints in (speak, run):
+        assert printed_by(line, folder) == prints
+    _, url, *options = shlex.split(curl[0])
+    assert options[::2] == ["-F"] * 3
+    fields = dict(option.split("=", 1) for option in options[1::2])
+    file = (folder / fields.pop("file").removeprefix("@")).read_bytes()
+    answer = httpx.post(url.replace(URL, server.url), data=fields, files={"file": file}, timeout=60)
+    assert answer.text + "\n" == curl[1]
 
 
 def links(page: Path) -> set[Path]:

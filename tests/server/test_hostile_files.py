@@ -19,6 +19,7 @@ from support.tiny_gguf import write_gguf
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelFileError
 from tampu.server.options import ServerOptions
+from tampu.store.library import BUILT_IN
 from tests.server.conftest import Site
 
 pytestmark = pytest.mark.slow
@@ -161,7 +162,8 @@ def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(
         ("DELETE", "/api/delete", {"content": b'{"model":"x"}'}),
         ("POST", "/api/show", {"json": {"model": "x"}}),
     )
-    assert [model["name"] for model in tags.json()["models"]] == ["demo:latest"]
+    listed = [model["name"] for model in tags.json()["models"]]
+    assert listed == [f"{name}:latest" for name in BUILT_IN]
     assert (deleted.status_code, after.status_code) == (200, 404)
 
 

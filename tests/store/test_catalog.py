@@ -15,13 +15,13 @@ from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
 from tampu.ml.gguf import read_gguf
 from tampu.store import ModelName, Store, catalog, library
 from tampu.store.catalog import Catalog, resolve
-from tampu.store.library import built_in_path
+from tampu.store.library import built_in_paths
 
 
 @pytest.fixture(autouse=True)
 def _no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (catalog, library):
-        monkeypatch.setattr(module, "built_in_path", lambda: tmp_path / "data" / "demo.gguf")
+        monkeypatch.setattr(module, "built_in_paths", lambda: (tmp_path / "data/demo.gguf",))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
@@ -141,5 +141,10 @@ def test_the_list_has_the_models_of_stores(tmp_path: Path) -> None:
         Catalog(tmp_path).describe("empty")
 
 
-def test_the_file_of_the_built_in_model_has_its_name() -> None:
-    assert read_gguf(built_in_path()).metadata["general.name"] == "demo"
+def test_the_files_of_the_built_in_models_have_their_names() -> None:
+    names = [read_gguf(path).metadata["general.name"] for path in built_in_paths()]
+    assert names == [path.stem for path in built_in_paths()] == ["demo", "digits"]
+
+
+def test_the_built_in_models_are_small() -> None:
+    assert all(path.stat().st_size < 2_000_000 for path in built_in_paths())

@@ -61,7 +61,17 @@ def test_the_models_of_all_programs_are_listed(library: Library) -> None:
         "hf.co/runa/m-GGUF:Q8_0": Origin.HUB,
         "lmstudio/runa/big-GGUF:Q4_K_M": Origin.LM_STUDIO,
         "demo:latest": Origin.BUILT_IN,
+        "digits:latest": Origin.BUILT_IN,
     }
+
+
+def test_the_built_in_models_are_listed_in_their_order(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.gguf" for name in ("b", "a")]
+    for time, path in enumerate(paths):
+        path.write_bytes(b"x")
+        os.utime(path, (time, time))
+    listed = Library(built_in=paths).listing().models
+    assert [model.name for model in listed] == ["b:latest", "a:latest"]
 
 
 def test_listing_changes_nothing(library: Library, home: Path) -> None:
@@ -81,7 +91,9 @@ def test_external_models_are_found_by_name(library: Library) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_models(library: Library) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"there are: demo, hf\.co/runa/m-GGUF:Q8_0, "):
+    with pytest.raises(
+        ModelNotFoundError, match=r"there are: demo, digits, hf\.co/runa/m-GGUF:Q8_0"
+    ):
         library.find("nothing")
     with pytest.raises(ModelNotFoundError, match="must not contain spaces: 'no name at all'"):
         library.find("no name at all")

@@ -23,6 +23,7 @@ _ELSEWHERE = {
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "changelog.md": ROOT / "CHANGELOG.md",
     "demo.md": ROOT / "tools" / "train_demo" / "README.md",
+    "digits.md": ROOT / "tools" / "train_digits" / "README.md",
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _DIAGRAM = "```mermaid\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tampu.errors import RequestError
 from tampu.store.catalog import Catalog, Entry
-from tampu.store.library import bare_name, listed
+from tampu.store.library import BUILT_IN, bare_name, listed
 from tampu.store.local_model import Origin
 
 _PREFERRED = ("completion",)
@@ -15,8 +15,8 @@ _PREFERRED = ("completion",)
 def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) -> Entry:
     """Return the only model in memory that can answer a request, else the only one installed.
 
-    The built-in model is left out if there are others, unless it alone is in memory and several
-    of the others can answer.
+    The built-in models are left out if there are others, unless they alone are in memory and
+    several of the others can answer. Of several built-in models the first of `BUILT_IN` is taken.
 
     Args:
         loaded: the models in memory.
@@ -53,10 +53,15 @@ def _without_built_in(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _able(entries: Sequence[Entry], can: Sequence[str]) -> Sequence[Entry]:
-    """Return those that have the first of these capabilities that any has."""
+    """Return those that have the first of these capabilities that any has.
+
+    If only built-in models are among them, the first of these is returned.
+    """
     if len(entries) == 1 and not can:
         return entries
     for capability in can or _PREFERRED:
         if able := [entry for entry in entries if capability in entry.info.capabilities]:
-            return able
+            if _without_built_in(able):
+                return able
+            return [min(able, key=lambda entry: BUILT_IN.index(bare_name(entry.full_name)))]
     return ()

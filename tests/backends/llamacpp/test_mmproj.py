@@ -25,7 +25,7 @@ from tampu.errors import ContextLengthError, RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.generate_options import generate_options
-from tampu.store.library import built_in_path
+from tampu.store.library import built_in_paths
 from tests.clients.questions import picture
 
 pytestmark = pytest.mark.server
@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The built-in model, and its vision encoder in a file of its own."""
     folder = tmp_path_factory.mktemp("apart")
     text, projector = folder / "text.gguf", folder / "projector.gguf"
-    take_apart(built_in_path(), text, projector)
+    take_apart(built_in_paths()[0], text, projector)
     return text, projector
 
 
@@ -192,7 +192,7 @@ def test_an_image_without_a_projector_is_refused(files: Files) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built-in model in F32, text and vision in one file of Ollama's layout."""
     path = tmp_path_factory.mktemp("whole") / "model.gguf"
-    return publish(built_in_path(), PUBLISHED["gemma3_vision"], path)
+    return publish(built_in_paths()[0], PUBLISHED["gemma3_vision"], path)
 
 
 def test_a_file_of_text_and_vision_is_divided_for_llama_cpp(loaded: Loaded, whole: Path) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from support.fake_runner import FakeStart
 from support.serving import Server
+from support.sounds import sound, wav
 from support.tiny_gguf import write_gguf
 from support.waiting import PATIENCE_S
 
@@ -73,6 +74,16 @@ def test_the_built_in_model_answers_if_there_is_no_other(folder: Path, path: str
     [answer] = site.call(asked(path))
     assert answer.status_code == 200, answer.text
     assert loaded(site) == ["demo"]
+
+
+def test_the_built_in_model_that_hears_answers_if_no_other_hears(folder: Path) -> None:
+    transcription = "POST", "/v1/audio/transcriptions", {"files": {"file": wav(sound(1.0))}}
+    site = site_of(folder)
+    [answer] = site.call(transcription)
+    assert answer.status_code == 200, answer.text
+    assert loaded(site) == ["digits"]
+    both = asked("/v1/chat/completions", model="demo"), transcription
+    assert [each.status_code for each in site.call(*both, asked("/completion"))] == [200] * 3
 
 
 def test_a_model_in_memory_is_taken_before_others_but_not_the_built_in_one(folder: Path) -> None:
