@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,7 +153,9 @@ def _fill(queue: Any, out: Path, seed: int, pools: range) -> None:
     source = Source(Tokenizer.from_file(str(out / "tokenizer.json")), seed)
     for number in pools:
         for each in source.pool(number, most_at(number / pools.stop)):
-            queue.put(each)
+            queue.put(
+                pickle.dumps(each)
+            )  # the queue's own way of tensors needs this process to live
 
 
 def main() -> None:
@@ -172,7 +175,7 @@ def main() -> None:
     rest = range(trainer.done, args.pools)
     speaking = context.Process(target=_fill, args=(queue, args.out, args.seed, rest), daemon=True)
     speaking.start()
-    trainer.run(iter(queue.get, None))
+    trainer.run(pickle.loads(each) for each in iter(queue.get, None))
     speaking.join()
     trainer.export(args.out / "digits")
 
