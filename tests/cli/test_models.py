@@ -50,7 +50,7 @@ def test_the_list_has_ollamas_columns(store: Store, run: Run) -> None:
     lines = out.splitlines()
     assert lines[0].split() == ["NAME", "ID", "SIZE", "MODIFIED"]
     assert sorted(line.split()[0] for line in lines[1:3]) == ["demo:latest", "digits:latest"]
-    assert lines[3] == f"runa/m:1b      {model.digest.short}    4.0 MB    3 weeks ago"
+    assert lines[3] == f"runa/m:1b        {model.digest.short}    4.0 MB    3 weeks ago"
     assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[3]}".split()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.sounds import wav
 
 from tampu import Engine
-from tampu.audio import SAMPLE_RATE
+from tampu.audio import SAMPLE_RATE, Samples
 from tools.train_digits import data, turns
 from tools.train_digits.evaluate import SLOTS, measure
 from tools.train_digits.speech import Speaker
@@ -31,8 +32,8 @@ def speaker() -> Speaker:
     return Speaker()
 
 
-def hear(engine: Engine, *sounds: data.Samples | Path, text: str = "") -> str:
-    message = {"role": "user", "content": text, "audio": [*sounds]}
+def hear(engine: Engine, *sounds: Samples | Path, text: str = "") -> str:
+    message: dict[str, Any] = {"role": "user", "content": text, "audio": [*sounds]}
     return engine.chat([message], temperature=0.0).text
 
 
@@ -64,7 +65,7 @@ def test_a_second_sound_of_a_conversation_is_heard(digits: Engine, speaker: Spea
         np.pad(speaker.say(text, "en-us", 160, 50).samples, 4000)
         for text in ("three one", "nine nine five")
     )
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "", "audio": [first]},
         {"role": "assistant", "content": "3 1"},
         {"role": "user", "content": "", "audio": [second]},

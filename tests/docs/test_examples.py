@@ -148,6 +148,7 @@ def printed_by(line: str, folder: Path, typed: str | None = None) -> str:
     """Return what a command prints in a folder, on a machine without a server."""
     python = shlex.quote(sys.executable)
     line = re.sub("^tampu ", f"{python} -m tampu.cli.entry ", line)
+    line = re.sub(r"^\.venv/bin/python ", f"{python} ", line)
     environment = {
         "HOME": str(folder),
         "PATH": os.defpath,
@@ -157,7 +158,7 @@ def printed_by(line: str, folder: Path, typed: str | None = None) -> str:
         **HIDDEN,
     }
     done = subprocess.run(
-        ["/bin/sh", "-c", line.replace(".venv/bin/python ", f"{python} ")],
+        ["/bin/sh", "-c", line],
         env=environment, cwd=folder, capture_output=True, text=True, check=False, input=typed,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

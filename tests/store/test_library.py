@@ -128,7 +128,7 @@ def test_ollamas_store_is_writable_if_configured(home: Path) -> None:
 def test_a_damaged_entry_is_reported_and_hides_no_other(library: Library) -> None:
     library.store.layout.manifest(ModelName.parse("ours")).write_bytes(b"{}")
     listing = library.listing()
-    assert len(listing.models) == 5
+    assert len(listing.models) == 6
     assert [entry.path for entry in listing.damaged] == [
         "manifests/registry.ollama.ai/library/ours/latest"
     ]

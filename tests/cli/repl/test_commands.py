@@ -13,7 +13,7 @@ COMMANDS = {
     "/set parameter top_k 5": "Set parameter 'top_k' to '5'",
     "/set parameter stop a b": "Set parameter 'stop' to 'a b'",
     "/set parameter": "Usage:\n  /set parameter NAME VALUE\n\nThe name and the value are missing.",
-    "/set parameter ": "  draft_num_predict, dry_allowed_length,",
+    "/set parameter ": "  deterministic, draft_num_predict,",
     "/set parameter temperature": "/set parameter temperature VALUE: a number from 0 to 100\n",
     "/set system Be brief.": "Set the system message.",
     '/set system """Be\nbrief."""': "Set the system message.",
