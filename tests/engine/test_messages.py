@@ -165,7 +165,7 @@ def test_an_output_that_the_class_refuses_is_there_as_text(load: Load) -> None:
     with load(PERSON, SHOWN) as engine:
         done = engine.chat(USER, format=Refused, **GREEDY)
         assert done.text == PERSON[0]
-        with pytest.raises(OutputFormatError, match=r"no Refused: .* is never right"):
+        with pytest.raises(OutputFormatError, match=r"not a Refused: .* is never right"):
             _ = done.parsed
 
 

@@ -24,7 +24,7 @@ from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import LayerShape, attention
 
-FUSED, PLAIN, MIXED = AttentionKind
+FUSED, PLAIN, MIXED, _ = AttentionKind
 HEADS = LayerShape(2, 32)
 
 

@@ -17,7 +17,7 @@ from tampu.ml.library import gg
 from tampu.nn import Batch
 from tampu.runner.step_inputs import StepInputs
 
-FUSED, PLAIN, MIXED = AttentionKind
+FUSED, PLAIN, MIXED, _ = AttentionKind
 TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 288, 2, 17, 100]
 
 FIRST = np.arange(20, dtype=np.int32)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tampu.audio.pieces import Cutting
+from tampu.audio.wav import wav_file
 from tampu.engine.captures import Capture
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
@@ -22,6 +26,7 @@ from tampu.engine.requests import (
     Rerank,
     Score,
 )
+from tampu.engine.sounds import CutSound
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.generate_options import GenerateOptions
 
@@ -55,6 +60,7 @@ def one_of_each(model: str, folder: str) -> list[Request[Any]]:
 def refused_of_each() -> list[tuple[Request[Any], str]]:
     """Return requests of the other kinds, which this model refuses, and a part of the message."""
     return [
+        (CutSound(wav_file(np.zeros(16_000, np.float32)), Cutting()), "takes no audio"),
         (ChangeAdapter("none"), "no adapter 'none' is loaded"),
         (Rank([Pair([3], 1, "a", "b")]), "does not rank"),
     ]

@@ -38,7 +38,7 @@ NAMES = (
     "idna", "llguidance", "markdown-it-py", "mdurl", "msgspec", "prometheus_client",
     "prompt_toolkit", "psutil", "pycparser", "pydantic", "pydantic-core", "pygments",
     "python-multipart", "rich", "shellingham", "starlette", "typer", "typing-extensions",
-    "typing-inspection", "urllib3", "uvicorn", "wcwidth", "zstandard",
+    "typing-inspection", "urllib3", "uvicorn", "wcwidth", "websockets", "zstandard",
 )  # fmt: skip
 EXPECTED = ("numpy", "jinja2", "tokenizers", "PIL", "yaml", "tqdm")
 """Modules that the target has: PyTorch, torchvision and transformers need them."""

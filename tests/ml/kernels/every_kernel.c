@@ -207,8 +207,8 @@ static struct tensor *mask_of(struct tensor *t, int64_t history, int tokens)
 static void attend(int level, int type, int features, int tokens, int history, int variant, int threads)
 {
     const int heads = 4, kv_heads = 2;
-    struct { float scale, cap; int32_t has_mask, has_sinks; } params = {
-        0.125f, variant & 1 ? 2.0f : 0.0f, (variant & 2) != 0, (variant & 4) != 0};
+    struct { float scale, cap, max_bias; int32_t has_mask, has_sinks, has_cells; } params = {
+        0.125f, variant & 1 ? 2.0f : 0.0f, variant & 8 ? 8.0f : 0.0f, (variant & 2) != 0, (variant & 4) != 0, 0};
     struct tensor q, k, v, mask, sinks, out;
     matrix(&q, cached(0, (int64_t)heads * tokens * features), features, tokens);
     matrix(&k, cached(type, (int64_t)kv_heads * history * features), features, history);
@@ -317,7 +317,7 @@ static void run_level(int level, int is_brief)
     for (int features = 4; features <= 256; features += features < 80 && !is_brief ? 4 : 44) {
         const int tokens = 1 + features / 4 % 7, history = features % 3 ? 65 : 31;
         for (int type = 0; type < 2; type++)
-            attend(level, type, features, tokens, history, features / 4 % 8, 1 + features % 3);
+            attend(level, type, features, tokens, history, features / 4 % 16, 1 + features % 3);
     }
     for (int type = 0; type < 2; type++)
         for (int features = 260; features <= 512; features += is_brief ? 252 : 84)
