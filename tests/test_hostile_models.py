@@ -191,8 +191,7 @@ OPTIONS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"ssm.inner_size": 64}, ""), ({"ssm.conv_kernel": 3}, ""),
         ({"ssm.conv_kernel": 2**31 - 1}, ""), ({"attention.head_count": 8}, ""),
         ({"attention.key_length": 32}, ""), ({"rope.dimension_count": 64}, ""),
-        ({"nextn_predict_layers": 1}, ""), ({"nextn_predict_layers": 2}, ""),
-        ({"block_count": 3}, ""),
+        ({"nextn_predict_layers": 2}, ""), ({"block_count": 3}, ""),
     ],
     "gemma4": [
         ({"attention.sliding_window_pattern": [True, False, True]}, "sliding_window_pattern"),

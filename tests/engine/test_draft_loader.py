@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.drafting import Cheap
+from support.drafting import Cheap, Free
 from support.engines import GREEDY, PROMPT, SMALL
 from support.tiny_model import Tiny, write_tiny
 
@@ -42,7 +42,8 @@ def test_its_guesses_make_the_same_answer_in_fewer_steps(
     with Engine.load(target, draft=draft, **OPTIONS | {"spec_type": spec_type}) as engine:
         source = engine.model.scheduler.drafts.source
         assert isinstance(source, Speculation)
-        source.times = Cheap()
+        assert source.model is not None
+        source.times, source.model.times = Cheap(), Free()
         found = engine.generate(PROMPT, max_tokens=30, **GREEDY)
     assert list(found.tokens) == answer
     assert found.usage.accepted_tokens > 10

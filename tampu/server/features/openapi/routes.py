@@ -19,6 +19,11 @@ from tampu.version import __version__
 _PATH = "/openapi.json"
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_ANSWER = {"200": "The answer."}
+_SOCKET = {
+    "101": "The connection is a WebSocket.",
+    "426": "The request does not ask for a WebSocket.",
+}
 _REFUSALS = {
     "400": "The request is invalid.",
     "401": "An API key is needed.",
@@ -70,12 +75,10 @@ def described(routes: Sequence[Route]) -> dict[str, Any]:
 
 def _operation(route: Route, body: dict[str, Any] | None) -> dict[str, Any]:
     refusals = _REFUSALS | (_FAILURES if body is not None or route.path == "/ready" else {})
+    answers = (_ANSWER if route.socket is None else _SOCKET) | refusals
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "responses": {
-            "200": {"description": "The answer."},
-            **{status: {"description": text} for status, text in refusals.items()},
-        },
+        "responses": {status: {"description": text} for status, text in answers.items()},
     }
     if route.access is not Access.OPEN:
         operation["security"] = [{}, {"key": []}]
