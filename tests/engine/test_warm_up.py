@@ -128,9 +128,7 @@ def test_it_leaves_cached_rows_as_they_are(
     with Engine.load(path, offload=Offload(3), **options) as engine:
         for each, answer in zip(prompts, wanted, strict=True):
             assert engine.generate(each, max_tokens=9, **GREEDY).tokens == answer
-        before = engine.runner.graphs.backend.counts.plans
-        engine.runner.finish_warm_up()
-        assert engine.runner.graphs.backend.counts.plans > before
+        engine.runner.finish_warm_up()  # what it did not do in the pauses of the answers
         for each, answer in zip(prompts, wanted, strict=True):
             again = engine.generate(each, max_tokens=9, **GREEDY)
             assert again.tokens == answer
