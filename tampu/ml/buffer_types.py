@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from tampu.ml.backend import Backend
 from tampu.ml.device_map import layer_of
 from tampu.ml.devices import Device
 from tampu.ml.library import OpaquePointer
-from tampu.ml.tensor import Tensor
+from tampu.ml.tensor import Shape, Tensor
 
 
 class WeightUse(enum.Enum):
@@ -20,9 +21,10 @@ class WeightUse(enum.Enum):
     ROWS = "rows"  # rows are looked up
     PRODUCT = "product"  # matrix product
     EXPERTS = "experts"  # products with the matrices of experts, of which each token uses a few
+    CONVOLUTION = "convolution"  # product of patches with a kernel: all but its first axis are one
 
 
-_ONLY_PRODUCTS = ({WeightUse.PRODUCT}, {WeightUse.EXPERTS})
+_ONLY_PRODUCTS = ({WeightUse.PRODUCT}, {WeightUse.EXPERTS}, {WeightUse.CONVOLUTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +96,27 @@ def _repacked_bytes(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> i
     if kernels is None:
         return 0
     is_product = WeightUse.PRODUCT in uses and len(weight.shape) == 2 and kernels.choice.products
+    is_product |= uses == {WeightUse.CONVOLUTION} and kernels.choice.products
     is_of_experts = WeightUse.EXPERTS in uses and len(weight.shape) == 3 and kernels.choice.experts
     if not (is_product or is_of_experts):
         return 0
-    *experts, rows, inputs = weight.shape
+    *experts, rows, inputs = matrix_shape(weight.shape, uses)
     return kernels.packed_bytes(weight.type, rows, inputs, *experts)
+
+
+def matrix_shape(shape: Shape, uses: Set[WeightUse]) -> Shape:
+    """Return the shape in which a weight is multiplied: (outputs, inputs), or with experts."""
+    if WeightUse.CONVOLUTION in uses:
+        return shape[0], math.prod(shape[1:])
+    return shape
 
 
 def _packing(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> OpaquePointer | None:
     """Return the packed buffer type that supports all uses of a weight, if any."""
     if uses not in _ONLY_PRODUCTS or backend.is_deterministic:
         return None  # ggml multiplies its packed layouts by other code for one row than for several
+    if uses == {WeightUse.CONVOLUTION}:
+        return None  # ggml has no view of a kernel in such a layout as a matrix
     is_of_experts = WeightUse.EXPERTS in uses
     for kind in backend.cpu.packed_buffer_types:
         if backend.cpu.can_multiply(weight.pointer, kind, is_of_experts=is_of_experts):

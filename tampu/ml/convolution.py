@@ -1,12 +1,15 @@
-"""The patches that a convolution over a map multiplies by its kernel."""
+"""A convolution over a map as a matrix product: patches, and the kernel as a matrix."""
 
 from __future__ import annotations
+
+import math
 
 from tampu.ml.checks import require
 from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
+_LANES = 16
 _FLAT_F32 = (True, gg.GGML_TYPE_F32)  # a map has two dimensions; the type of the result
 
 
@@ -15,7 +18,7 @@ def map_patches(x: Tensor, kernel: Tensor, stride: int, padding: int) -> Tensor:
 
     Args:
         x: F32, (channels, rows, columns).
-        kernel: (outputs, channels, height, width), of which only the shape matters.
+        kernel: (outputs, channels, height, width), of which only the shape is used.
         stride: from one place to the next, along rows and columns.
         padding: zeros on each side.
 
@@ -36,6 +39,35 @@ def map_patches(x: Tensor, kernel: Tensor, stride: int, padding: int) -> Tensor:
     require(fits and is_known and min(places) >= 1, "map_patches", x, kernel)
     context = x._context()
     steps = (stride, stride, padding, padding, 1, 1, *_FLAT_F32)
-    pointer = gg.ggml_im2col(context.arena, kernel.pointer, x.pointer, *steps)
+    # A kernel may be in packed memory only, where ggml finds no data; it reads just the lengths.
+    lengths = (*reversed(kernel.shape[1:]), 1)
+    shaped = gg.ggml_new_tensor_4d(context.arena, gg.GGML_TYPE_F32, *lengths)
+    pointer = gg.ggml_im2col(context.arena, shaped, x.pointer, *steps)
     features = kernel.shape[1] * kernel.shape[2] * kernel.shape[3]
     return context.wrap(pointer, (places[0], places[1], features), GGMLType.F32)
+
+
+def project_patches(patches: Tensor, kernel: Tensor) -> Tensor:
+    """Return (..., n, outputs) for patches (..., n, inputs) and a kernel (outputs, ...)."""
+    outputs, inputs = kernel.shape[0], math.prod(kernel.shape[1:])
+    context = patches._context()
+    if kernel.packed is not None:
+        matrix = Tensor(kernel.pointer, (outputs, inputs), kernel.type, kernel.context)
+        matrix.packed = kernel.packed
+        return patches.linear(matrix)
+    row = kernel.type.size_of(inputs)
+    matrix = kernel.strided((outputs, inputs), (row,), context=context)
+    if inputs % _LANES == 0:
+        return patches.linear(matrix)
+    return _filled(patches.contiguous()).linear(_filled(matrix.cast(GGMLType.F32)))
+
+
+def _filled(x: Tensor) -> Tensor:
+    """Return F32 (..., n) with zeros after each row up to a multiple of `_LANES`.
+
+    ggml multiplies shorter rows one pair at a time, which is several times slower.
+    """
+    missing = -x.shape[-1] % _LANES
+    context = x._context()
+    pointer = gg.ggml_pad(context.arena, x.pointer, missing, 0, 0, 0)
+    return context.wrap(pointer, (*x.shape[:-1], x.shape[-1] + missing), GGMLType.F32)

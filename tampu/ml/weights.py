@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
-from tampu.ml.buffer_types import WeightUse, choose_buffer_types
+from tampu.ml.buffer_types import WeightUse, choose_buffer_types, matrix_shape
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.gguf_file import computed
@@ -221,7 +221,7 @@ class Weights:
         self._packed = PackedMemory(self._arena, kernels, sizes.values(), cached)
         for name, size in sizes.items():
             info = self.file.tensors[name]
-            *experts, rows, inputs = info.shape
+            *experts, rows, inputs = matrix_shape(info.shape, self._uses[name])
             packed = self._packed.place(info.type, rows, inputs, size, *experts)
             self._tensors[name].packed = packed
             self.packed.append(packed)

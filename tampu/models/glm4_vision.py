@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.buffer_types import WeightUse
 from tampu.vision import CLIP, Filter, fit_video, patches, places, resize
 
 _FRAMES = 2
@@ -36,7 +37,7 @@ class Options:
 
 
 class Projector(nn.Module):
-    merge: Tensor = nn.gguf("patch_merger.weight")
+    merge: Tensor = nn.gguf("patch_merger.weight", use=WeightUse.CONVOLUTION)
     bias: Tensor = nn.gguf("patch_merger.bias")
     first: nn.Linear = nn.gguf("model.fc")
     norm: nn.LayerNorm = nn.gguf("post_norm")
@@ -54,8 +55,8 @@ class Projector(nn.Module):
 
 
 class Glm4Vision(nn.VisionModel):
-    first: Tensor = nn.gguf("v.patch_embd.weight")
-    second: Tensor = nn.gguf("v.patch_embd.weight.1")
+    first: Tensor = nn.gguf("v.patch_embd.weight", use=WeightUse.CONVOLUTION)
+    second: Tensor = nn.gguf("v.patch_embd.weight.1", use=WeightUse.CONVOLUTION)
     bias: Tensor = nn.gguf("v.patch_embd.bias")
     layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
     norm: nn.RMSNorm = nn.gguf("v.post_ln")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tampu import nn
 from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.metadata import Metadata
 from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
 
@@ -50,8 +51,8 @@ class Options:
 
 
 class Qwen25VLVision(nn.VisionModel):
-    first: Tensor = nn.gguf("v.patch_embd.weight")
-    second: Tensor = nn.gguf("v.patch_embd.weight.1")
+    first: Tensor = nn.gguf("v.patch_embd.weight", use=WeightUse.CONVOLUTION)
+    second: Tensor = nn.gguf("v.patch_embd.weight.1", use=WeightUse.CONVOLUTION)
     layers: list[nn.GatedEncoderLayer] = nn.gguf("v.blk", count="layers")
     norm: nn.RMSNorm = nn.gguf("v.post_ln")
     projector: nn.GeluProjector = nn.gguf("mm")

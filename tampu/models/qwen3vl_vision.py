@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.metadata import Metadata
 from tampu.vision import HALF, Filter, Normalization, fit_pixels, patches, places, resize
 
@@ -71,8 +72,8 @@ class Options:
 class Patches(nn.Module):
     """A convolution over two frames, which are equal for an image: the sum of two kernels."""
 
-    first: Tensor = nn.gguf("weight")
-    second: Tensor = nn.gguf("weight.1")
+    first: Tensor = nn.gguf("weight", use=WeightUse.CONVOLUTION)
+    second: Tensor = nn.gguf("weight.1", use=WeightUse.CONVOLUTION)
     bias: Tensor = nn.gguf("bias")
 
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
 """
 
 from tampu.ml.activations import xielu as xielu
+from tampu.ml.convolution import project_patches as project_patches
 from tampu.ml.recurrence import slide as slide
 from tampu.ml.recurrence import softplus as softplus
 from tampu.ml.rotary import Rope as Rope
@@ -47,7 +48,6 @@ from tampu.nn.encoder import corner_arrays as corner_arrays
 from tampu.nn.encoder import drop_class as drop_class
 from tampu.nn.encoder import grid_arrays as grid_arrays
 from tampu.nn.encoder import interpolate as interpolate
-from tampu.nn.encoder import project_patches as project_patches
 from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
 from tampu.nn.experts import Gating as Gating

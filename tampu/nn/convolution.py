@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import reduce
 
 from tampu.ml import Tensor
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.checks import require
-from tampu.ml.convolution import map_patches
-from tampu.nn.encoder import project_patches
+from tampu.ml.convolution import map_patches, project_patches
 from tampu.nn.module import Module, gguf
 
 _TAPS = range(3, 64, 2)
@@ -50,7 +50,7 @@ class Conv2d(Module):
     llama.cpp has it.
     """
 
-    weight: Tensor = gguf("weight")
+    weight: Tensor = gguf("weight", use=WeightUse.CONVOLUTION)
     bias: Tensor | None = gguf("bias")
 
     def __call__(self, x: Tensor, stride: int) -> Tensor:

@@ -5,7 +5,6 @@ Source: arXiv:2010.11929. Files name the same tensors in several ways: Ollama's 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +14,8 @@ import numpy.typing as npt
 
 from tampu.ml import GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
+from tampu.ml.buffer_types import WeightUse
+from tampu.ml.convolution import project_patches
 from tampu.ml.moe import repeat
 from tampu.ml.rotary import Rope
 from tampu.nn.feed_forward import Activation, SiluFeedForward
@@ -31,20 +32,13 @@ Numbers: TypeAlias = npt.NDArray[Any]
 class PatchEmbedding(Module):
     """A convolution whose stride is its size: a projection of each patch."""
 
-    weight: Tensor = gguf("weight")
+    weight: Tensor = gguf("weight", use=WeightUse.CONVOLUTION)
     bias: Tensor | None = gguf("bias")
 
     def __call__(self, patches: Tensor) -> Tensor:
         """Return (n, features) for patches F32 (n, colors * side * side), colors slowest."""
         y = project_patches(patches, self.weight)
         return y + self.bias if self.bias else y
-
-
-def project_patches(patches: Tensor, kernel: Tensor) -> Tensor:
-    """Return (n, features) for patches (n, inputs) and a kernel (features, ...)."""
-    features, inputs = kernel.shape[0], math.prod(kernel.shape[1:])
-    row = kernel.type.size_of(inputs)
-    return patches.linear(kernel.strided((features, inputs), (row,), context=patches.context))
 
 
 class EncoderAttention(Module):

@@ -19,6 +19,8 @@ from support.kernels import (
 
 from tampu.ml import GGMLType
 from tampu.ml.buffer_types import WeightUse
+from tampu.ml.convolution import map_patches, project_patches
+from tampu.ml.quantize import quantize
 
 FLOATS = [GGMLType.F16, GGMLType.BF16]
 
@@ -225,3 +227,33 @@ def test_the_first_outputs_are_computed_alone(
         assert first.shape[1] in (count, 80)  # ggml's own layouts have no first rows
         assert error(first[:, :count], every[:, :count]) < 1e-2
         assert first.shape[1] == count or weight.packed is None
+
+
+@each(FLOATS)
+@pytest.mark.parametrize("channels", [1, 16])  # rows of 9 inputs have no packed layout
+def test_the_kernel_of_a_convolution_is_multiplied_as_a_matrix(
+    load: Any, level_backends: Callable[..., Any], kind: GGMLType, channels: int
+) -> None:
+    kernel = normal(24, channels * 9).reshape(24, channels, 3, 3)
+    stored = quantize(kernel, kind).reshape(24, channels, 3, -1)
+    values, bind = load.stored(stored, kind, (WeightUse.CONVOLUTION,))
+    picture = normal(channels, 7 * 9, seed=1).reshape(channels, 7, 9)
+    expected = convolved(picture.astype(np.float64), values.reshape(kernel.shape))
+    for level in ("ggml", *levels()):
+        backend = level_backends(level)
+        weight = bind(backend)
+        assert (weight.packed is not None) is (level != "ggml" and channels == 16)
+        context = backend.context(64)
+        given = context.input("x", picture.shape, GGMLType.F32)
+        y = context.output(project_patches(map_patches(given, weight, 2, 1), weight))
+        found = backend.compute(context, [(given, picture)], [y]).outputs[0]
+        context.close()
+        assert found.shape == (4, 5, 24)
+        assert error(found, expected) < rounding(GGMLType.BF16, "amx"), level
+
+
+def convolved(x: Any, kernel: Any) -> Any:
+    """Return a convolution with stride 2 and a border of zeros, (rows, columns, outputs)."""
+    filled = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    under = np.lib.stride_tricks.sliding_window_view(filled, (3, 3), axis=(1, 2))[:, ::2, ::2]
+    return np.einsum("crshw,ochw->rso", under, kernel)
