@@ -34,7 +34,7 @@ from tampu.runner.layout import InputLayout
 from tampu.runner.step_inputs import StepInputs
 
 _SETS = ("AVX", "FMA", "F16C", "BMI", "AMX", "SSE", "NEON", "SVE", "DOTPROD", "MATMUL", "FP16")
-QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
+QUIET_S = 0.3  # OpenMP's threads keep spinning: of GCC some milliseconds, of LLVM 200 ms
 
 
 class Subject(Protocol):
