@@ -4,12 +4,12 @@
     x = x + down(gelu(a) · b)         with a, b = gate(norm(x)), up(norm(x)): one matrix in files
 
 Source: arXiv:2412.13663. Layers with a window rotate by a base of their own. Granite Embedding R2
-has SiLU in place of GELU.
+has SiLU in place of GELU. `laya` has the same layers, and a head that answers questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -43,6 +43,13 @@ class Options(nn.DecoderOptions):
         """Return whether the layer has a window: all but the first of each period."""
         return self.window > 0 and layer % self.period != 0
 
+    def cache_shape(self, layer: int) -> nn.LayerShape:
+        """Return the shape of the layer's cache."""
+        if not self.has_window(layer):
+            return nn.LayerShape(self.kv_heads, self.head_dim)
+        window = self.window // 2 + 1  # the file's is the number of tokens on both sides
+        return nn.LayerShape(self.kv_heads, self.head_dim, window, is_symmetric=True)
+
     def rope_of(self, layer: int) -> nn.Rope:
         """Return how the layer rotates queries and keys."""
         if self.has_window(layer):
@@ -67,6 +74,12 @@ class Layer(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon), o.gate)
 
 
+def layer_steps(layers: Sequence[Layer], positions: Tensor, o: Options) -> list[nn.Step]:
+    """Return the layers with their arguments for a batch."""
+    ropes = [partial(o.rope_of(index), positions=positions) for index in range(len(layers))]
+    return [partial(layer, rotate=rotate, o=o) for layer, rotate in zip(layers, ropes, strict=True)]
+
+
 class RankHead(nn.RankHead):
     norm: nn.LayerNorm | None = nn.gguf("cls.norm")
 
@@ -88,25 +101,13 @@ class ModernBert(nn.TextEncoder):
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:
-        o = self.options
-        window = o.window // 2 + 1  # the file's is the number of tokens on both sides
-        return [
-            nn.LayerShape(o.kv_heads, o.head_dim, window, is_symmetric=True)
-            if o.has_window(index)
-            else nn.LayerShape(o.kv_heads, o.head_dim)
-            for index in range(o.layers)
-        ]
+        return [self.options.cache_shape(index) for index in range(self.options.layers)]
 
     def embed(self, batch: nn.Batch) -> Tensor:
         return self.embedding_norm(self.token_embedding(batch.tokens), self.options.epsilon)
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
-        o = self.options
-        ropes = [partial(o.rope_of(index), positions=batch.positions) for index in range(o.layers)]
-        return [
-            partial(layer, rotate=rotate, o=o)
-            for layer, rotate in zip(self.layers, ropes, strict=True)
-        ]
+        return layer_steps(self.layers, batch.positions, self.options)
 
     def normed(self, x: Tensor) -> Tensor:
         return self.output_norm(x, self.options.epsilon)

@@ -41,6 +41,12 @@ def last_logprobs(path: Path, text: Sequence[int], count: int) -> list[float]:
     return found
 
 
+def answers(path: Path, state: str, questions: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers of a model that is made for decisions, by the questions' names."""
+    found: dict[str, Any] = _asked({"path": str(path), "state": state, "questions": questions})
+    return found
+
+
 def _asked(request: dict[str, Any]) -> Any:
     done = subprocess.run(
         [sys.executable, __file__],
@@ -95,6 +101,15 @@ def _scored(path: str, scored: list[int], count: int) -> list[float]:
     return found
 
 
+def _answered(path: str, state: str, questions: dict[str, Any]) -> Any:
+    import xllamacpp
+
+    parameters = _parameters(path)
+    parameters.n_batch = parameters.n_ubatch = _CONTEXT
+    server = xllamacpp.Server(parameters)
+    return server.handle_systemone({"state": state, "questions": questions})["answers"]
+
+
 def _parameters(path: str) -> Any:
     import xllamacpp
 
@@ -107,6 +122,10 @@ def _parameters(path: str) -> Any:
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    kinds: dict[str, Callable[..., Any]] = {"texts": _embedded, "scored": _scored}
+    kinds: dict[str, Callable[..., Any]] = {
+        "texts": _embedded,
+        "scored": _scored,
+        "state": _answered,
+    }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")
