@@ -13,27 +13,12 @@ llama.cpp, and the configurations of convaiinnovations/laya and SupersonicLabs/J
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from tampu import nn
-from tampu.errors import ModelFileError
 from tampu.ml import Tensor
-from tampu.models import modern_bert
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(modern_bert.Options):
-    head_layers: int = nn.option("decision.block_count", at_most=1024)
-
-    @property
-    def encoder_layers(self) -> int:
-        """The layers before those of the head."""
-        if self.head_layers >= self.layers:
-            reason = f"{self.head_layers} of {self.layers} layers"
-            raise ModelFileError("key 'modern-bert.decision.block_count'", reason)
-        return self.layers - self.head_layers
+from tampu.models.modern_bert import Layer, Options, layer_steps
 
 
 class HeadLayer(nn.Module):
@@ -51,7 +36,7 @@ class HeadLayer(nn.Module):
 
 class Laya(nn.TextEncoder):
     embedding_norm: nn.LayerNorm = nn.gguf("token_embd_norm")
-    layers: list[modern_bert.Layer] = nn.gguf("blk", count="encoder_layers")
+    layers: list[Layer] = nn.gguf("blk", count="encoder_layers")
     encoder_norm: nn.LayerNorm = nn.gguf("output_norm")
     question_types: nn.Embedding = nn.gguf("token_types")
     head_layers: list[HeadLayer] = nn.gguf("blk", count="head_layers", start="encoder_layers")
@@ -78,7 +63,7 @@ class Laya(nn.TextEncoder):
         o, count = self.options, batch.tokens.shape[0]
         places = batch.positions.strided((count,), ())
         types = batch.positions.strided((count,), (), batch.positions.type.size_of(count))
-        encoder = modern_bert.layer_steps(self.layers, places, o)
+        encoder = layer_steps(self.layers, places, o)
         first, *others = self.head_layers
 
         def begin(x: Tensor, cache: nn.LayerCache, *, rows: Tensor | None) -> Tensor:

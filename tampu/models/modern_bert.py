@@ -15,7 +15,7 @@ from functools import partial
 from typing import ClassVar
 
 from tampu import nn
-from tampu.errors import UnsupportedModelError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.gates import gelu_exact_gate
 
@@ -30,6 +30,19 @@ class Options(nn.DecoderOptions):
     given_rope_base_swa: float | None = nn.option("rope.freq_base_swa", default=None)
     activation: str = nn.option("hidden_activation", default="gelu")
     head_activation: str = nn.option("classifier.activation", default="gelu")
+    head_layers: int = nn.option("decision.block_count", default=0, at_least=0)  # of `laya`
+
+    @property
+    def encoder_layers(self) -> int:
+        """The layers before those of a head that answers questions.
+
+        Raises:
+            ModelFileError: if there are none.
+        """
+        if self.head_layers >= self.layers:
+            reason = f"{self.head_layers} of {self.layers} layers"
+            raise ModelFileError("key 'modern-bert.decision.block_count'", reason)
+        return self.layers - self.head_layers
 
     @property
     def gate(self) -> nn.Gate:
