@@ -161,7 +161,7 @@ class Checkpoint:
 
 
 def _decision_config(folder: Path) -> dict[str, Any] | None:
-    """Return the configuration of a Laya or Julia, whose parts have folders; None if it is not one."""
+    """Return the configuration of a Laya or Julia; None if the folder has another model."""
     encoder = read_json(folder / "encoder" / "config.json")
     settings = (read_json(folder / name) for name in DECISION_FILES)
     found = next((each for each in settings if each is not None), None)
