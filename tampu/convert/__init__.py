@@ -21,11 +21,10 @@ from tampu.convert.checkpoint import Checkpoint, StoredTensor, to_float32
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
 from tampu.convert.families import FAMILIES
-from tampu.convert.families.laya import systemone_template
 from tampu.convert.family import Family, Parameters, template_of, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
-from tampu.convert.keys.sound import check_sounds
+from tampu.convert.keys.sound import check_sounds, divide_settings
 from tampu.convert.keys.tokenizer_json import Refusals
 from tampu.convert.quant_mix import (
     FILE_TYPES,
@@ -179,7 +178,6 @@ def plan_conversion(
         **family.listed(tensors, parameters),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **prompts(checkpoint),
-        **systemone_template(checkpoint),
         **_training(checkpoint),
         **(metadata or {}),
     }
@@ -218,7 +216,7 @@ def _parameters(
     parameters |= family.tensor_keys(checkpoint.tensors)
     # A model that has lost its encoder keeps the files about pictures.
     has_encoder = any(key.startswith("vision.") for key in parameters)
-    processor = _image_processor(checkpoint)
+    processor, beside = divide_settings(_image_processor(checkpoint))
     parameters |= family.image_settings(processor)
     check_config(read, is_allowed=allow_unknown)
     context = parameters.get("context_length")
@@ -227,7 +225,7 @@ def _parameters(
         strange = check_images(checkpoint, processor, family.image_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     if family.sound_steps is not None:
-        sound = _feature_extractor(checkpoint, sees=family.image_steps is not None)
+        sound = _feature_extractor(checkpoint, None if family.image_steps is None else beside)
         strange = check_sounds(sound, family.sound_steps, parameters)
         report(list(strange), is_allowed=allow_unknown)
     return parameters
@@ -241,12 +239,15 @@ def _image_processor(checkpoint: Checkpoint) -> Config:
     return Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
 
 
-def _feature_extractor(checkpoint: Checkpoint, *, sees: bool) -> Config:
-    """Return the feature extractor's settings; a model that `sees` has the others in that file."""
+def _feature_extractor(checkpoint: Checkpoint, beside: Config | None) -> Config:
+    """Return the feature extractor's settings.
+
+    `beside` are those among the image processor's; None for a model that has none.
+    """
     whole = Config(checkpoint.json(PROCESSOR_FILE) or {}, PROCESSOR_FILE)
     if "feature_extractor" in whole:
         return whole.section("feature_extractor")
-    return Config((not sees and checkpoint.json(IMAGE_FILE)) or {}, IMAGE_FILE)
+    return beside or Config(checkpoint.json(IMAGE_FILE) or {}, IMAGE_FILE)
 
 
 def _stored_types(checkpoint: Checkpoint) -> tuple[str, tuple[Override, ...]]:

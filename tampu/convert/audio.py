@@ -1,4 +1,4 @@
-"""Parts shared by the converters of models that hear: Whisper's encoder and its settings."""
+"""Parts shared by the converters of models that hear: Whisper's encoder, and Qwen's."""
 
 from __future__ import annotations
 
@@ -98,6 +98,33 @@ def encoder_keys(audio: Config, kind: str, *, bins: int, output: int) -> Paramet
         "audio.projection_dim": output,
         "audio.projector_type": kind,
     }
+
+
+def qwen_keys(audio: Config, *, output: int) -> Parameters:
+    """Return the keys of the encoder of Qwen3-ASR and Qwen3-Omni, `qwen3a`.
+
+    Args:
+        audio: its configuration, with the widths.
+        output: features of the text model.
+    """
+    audio.require("output_dim", (output,), 3584)
+    for key in ("downsample_hidden_size", "max_position_embeddings", "max_source_positions"):
+        audio.integer(key, 1)  # the tensors have it
+    window = audio.integer("n_window", 50)
+    infer = audio.integer("n_window_infer", 800)
+    if infer % (2 * window):
+        raise audio.error("n_window_infer", f"{infer} is not a multiple of {2 * window}")
+    return {
+        **encoder_keys(audio, "qwen3a", bins=128, output=output),
+        "audio.n_window": window,
+        "audio.n_window_infer": infer,
+    }
+
+
+def published_keys(audio: Config) -> None:
+    """Check what only Qwen's own checkpoints have in an encoder's configuration."""
+    audio.get("conv_chunksize")  # how much is convolved at once
+    audio.require("num_hidden_layers", (None, audio.integer("encoder_layers")), None)
 
 
 def _either(audio: Config, name: str, other: str) -> int:

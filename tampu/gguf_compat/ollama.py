@@ -43,8 +43,15 @@ _TWO_FRAMES = {
 _SECTIONS = {"rope.mrope_section": "rope.dimension_sections"}
 
 
+_GEMMA4_EXPERTS = {r"^(blk\.\d+)\.ffn_gate_inp\.per_expert_scale$": r"\1.ffn_down_exps.scale"}
+
+
 def _is_embedder(file: GGUFFile) -> bool:
     return "dense.0.weight" in file.tensors
+
+
+def _has_conformer(file: GGUFFile) -> bool:
+    return "a.blk.0.layer_pre_norm.weight" in file.tensors
 
 
 def _has_string_charsmap(file: GGUFFile) -> bool:
@@ -87,9 +94,20 @@ LAYOUTS = (
     ),
     Layout(
         architecture="gemma4",
-        names={r"^(blk\.\d+)\.ffn_gate_inp\.per_expert_scale$": r"\1.ffn_down_exps.scale"},
+        marks=_has_conformer,
+        names={
+            **_GEMMA4_EXPERTS,
+            r"^a\.pre_encode\.out\.": "a.input_projection.",
+            r"^mm\.a\.fc\.": "a.pre_encode.out.",
+            r"^(a\.blk\.\d+)\.ln1\.": r"\1.attn_pre_norm.",
+            r"^(a\.blk\.\d+)\.ln2\.": r"\1.attn_post_norm.",
+            r"^(a\.blk\.\d+)\.layer_pre_norm\.": r"\1.ln2.",
+            r"^(a\.blk\.\d+)\.linear_pos\.": r"\1.attn_k_rel.",
+        },
+        defaults={"audio.num_mel_bins": 128, "audio.projector_type": "gemma4a"},
         keys=keys.of_gemma4,
     ),
+    Layout(architecture="gemma4", names=_GEMMA4_EXPERTS, keys=keys.of_gemma4),
     Layout(
         architecture="gptoss",
         llama_cpp="gpt-oss",

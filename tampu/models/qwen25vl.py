@@ -1,7 +1,7 @@
 """Qwen 2.5-VL, text: Qwen 2 with positions of three numbers, of time, row and column (M-RoPE).
 
-PaddleOCR-VL's text is that without biases. Sources: arXiv:2409.12191, arXiv:2502.13923,
-arXiv:2510.14528.
+Qwen2.5-Omni's text is the same, PaddleOCR-VL's is that without biases. Sources: arXiv:2409.12191,
+arXiv:2502.13923, arXiv:2510.14528.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import ClassVar
 from tampu import nn
 from tampu.ml import RopeMode, Tensor
 from tampu.models.paddleocr_vision import PaddleOCRVision
+from tampu.models.qwen25omni_audio import Qwen25OmniAudio
 from tampu.models.qwen25vl_vision import Qwen25VLVision
 
 
@@ -46,6 +47,7 @@ class Qwen25VL(nn.Decoder):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen25VLVision, PaddleOCRVision)
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Qwen25OmniAudio,)
     positions_per_token: int = 4
     options: Options
 

@@ -58,11 +58,11 @@ class Qwen25VLVision(nn.VisionModel):
     projector: nn.GeluProjector = nn.gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
-    projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)
+    projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger", "qwen2.5o")
     special_tokens: ClassVar[nn.SpecialTokens] = {
-        "start": (("<|vision_start|>",),),
-        "image": (("<|image_pad|>",),),
-        "end": (("<|vision_end|>",),),
+        "start": (("<|vision_start|>",), ("<|vision_bos|>",)),  # the second ones are Omni's
+        "image": (("<|image_pad|>",), ("<|IMAGE|>",)),
+        "end": (("<|vision_end|>",), ("<|vision_eos|>",)),
     }
     options: Options
 

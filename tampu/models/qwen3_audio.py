@@ -19,6 +19,7 @@ import numpy as np
 from tampu import nn
 from tampu.audio import check_length, whisper_log_mel
 from tampu.ml import Context, Tensor
+from tampu.models.qwen3vl_vision import DEEPSTACK
 
 _MAX_SECONDS = 7200
 _SHORTEST = 8000  # samples: shorter sounds are filled with silence
@@ -33,6 +34,7 @@ class Options:
     bins: int = nn.option("audio.num_mel_bins", at_most=1024)
     half_chunk: int = nn.option("audio.n_window", default=50, at_most=2**16)  # frames
     infer: int = nn.option("audio.n_window_infer", default=800, at_most=2**20)  # frames
+    text_deepstack: int = nn.option(DEEPSTACK, default=0, at_least=0, of_text=True)
 
     @property
     def chunk(self) -> int:
@@ -104,7 +106,10 @@ class Qwen3Audio(nn.AudioModel):
         activate = Tensor.gelu_exact
         for layer in self.layers:
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=activate)
-        return self.projector(self.norm(x, o.epsilon))
+        embedding = self.projector(self.norm(x, o.epsilon))
+        nothing = embedding * 0.0  # what a sound adds to the text's first layers, as images do
+        parts = [embedding, *[nothing] * o.text_deepstack]
+        return reduce(lambda some, other: some.concat(other, 1), parts)
 
     def _convolved(self, chunk: Tensor) -> Tensor:
         """Return the positions (n, features) of a chunk (1, bins, frames)."""

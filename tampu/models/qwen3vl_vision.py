@@ -32,6 +32,11 @@ def _normalization(metadata: Metadata) -> Normalization:
     )
 
 
+def _hears(metadata: Metadata) -> bool:
+    """Return whether the file has an encoder of sounds, too."""
+    return metadata.has("audio.block_count")
+
+
 def _heads(metadata: Metadata) -> int:
     """Return the number of heads; each has a quarter of its features for rows, and for columns."""
     key = "vision.attention.head_count"
@@ -60,6 +65,7 @@ class Options:
         "vision.video_max_pixels", default=2 * 32 * 32 * 1280, at_most=100_000_000
     )
     normalize: Normalization = nn.option_from(_normalization)
+    hears: bool = nn.option_from(_hears)
     text_embedding: int = nn.option("embedding_length", of_text=True)
     text_deepstack: int = nn.option(DEEPSTACK, default=0, at_least=0, of_text=True)
 
@@ -145,7 +151,9 @@ class Qwen3VLVision(nn.VisionModel):
         return self._prepared([resize(image, *size, Filter.BICUBIC)])
 
     @property
-    def video(self) -> nn.VideoSampling:
+    def video(self) -> nn.VideoSampling | None:
+        if self.options.hears:
+            return None  # Qwen3-Omni has the times of frames in positions, not as text
         return nn.VideoSampling(self.options.square, self.options.video_pixels)
 
     def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> nn.PreparedImage:

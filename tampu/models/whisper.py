@@ -47,12 +47,18 @@ class WhisperEncoder(nn.Module):
 
     def __call__(self, context: Context, inputs: Mapping[str, Tensor], o: Options) -> Tensor:
         """Return (positions, features) for `frames` (n, bins) and `places`."""
+        return self.norm(self.hidden(context, inputs, o.heads, o.epsilon), o.epsilon)
+
+    def hidden(
+        self, context: Context, inputs: Mapping[str, Tensor], heads: int, epsilon: float
+    ) -> Tensor:
+        """Return the result of the last layer, before the norm."""
         x = self.first(inputs["frames"]).gelu_exact()
         x = self.second(x, _STRIDE).gelu_exact() + self.position(inputs["places"])
         activate = Tensor.gelu_exact
         for layer in self.layers:
-            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=activate)
-        return self.norm(x, o.epsilon)
+            x = layer(context.pause(x), heads=heads, epsilon=epsilon, activate=activate)
+        return x
 
 
 class UltravoxProjector(nn.Module):

@@ -9,6 +9,7 @@ import pytest
 from support.laboratory import Laboratory, tokens
 from support.ollama_files import PUBLISHED, Published, publish
 from support.seeing import Seer, picture
+from support.sounds import sound
 
 from tampu.engine.engine import Engine
 from tampu.ml import Backend
@@ -47,6 +48,18 @@ def test_a_published_file_sees_the_same(
             found.append(seer.logits(parts))
         finally:
             seer.close()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_published_file_hears_the_same(laboratory: Laboratory, tmp_path: Path) -> None:
+    name = "gemma4_small_hearing"
+    ours = laboratory.file(name)
+    theirs = publish(ours, PUBLISHED[name], tmp_path / "published.gguf")
+    found = []
+    for path in (ours, theirs):
+        with Engine.load(path, context=128, threads=1, cache_type="f32") as engine:
+            prompt = [1, engine.prepare_file(sound(1.3)), 57, 200, 310]
+            found.append(engine.logits(prompt))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 

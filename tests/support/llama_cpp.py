@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,24 @@ def last_logprobs(path: Path, text: Sequence[int], count: int) -> list[float]:
     return found
 
 
-def answers(path: Path, state: str, questions: dict[str, Any]) -> dict[str, Any]:
-    """Return the answers of a model that is made for decisions, by the questions' names."""
-    found: dict[str, Any] = _asked({"path": str(path), "state": state, "questions": questions})
-    return found
+def heard(path: Path, projector: Path, sound: bytes, before: str, after: str) -> dict[int, float]:
+    """Return the log-probabilities of all next tokens after a text with a sound in it.
+
+    Args:
+        path: of the text model.
+        projector: of its mmproj file.
+        sound: a WAV file.
+        before: the text before the sound.
+        after: the text behind it.
+    """
+    request = {
+        "path": str(path),
+        "projector": str(projector),
+        "sound": base64.b64encode(sound).decode(),
+        "before": before,
+        "after": after,
+    }
+    return {int(token): score for token, score in _asked(request).items()}
 
 
 def _asked(request: dict[str, Any]) -> Any:
@@ -101,13 +117,29 @@ def _scored(path: str, scored: list[int], count: int) -> list[float]:
     return found
 
 
-def _answered(path: str, state: str, questions: dict[str, Any]) -> Any:
+def _heard(path: str, projector: str, sound: str, before: str, after: str) -> dict[int, float]:
     import xllamacpp
 
+    from tampu.backends.llamacpp.server import LlamaServer
+
     parameters = _parameters(path)
-    parameters.n_batch = parameters.n_ubatch = _CONTEXT
-    server = xllamacpp.Server(parameters)
-    return server.handle_systemone({"state": state, "questions": questions})["answers"]
+    parameters.mmproj.path, parameters.mmproj_use_gpu = projector, False
+    parameters.api_keys = ["key"]
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder) / "s.sock"
+        parameters.hostnames = [str(socket)]
+        running = xllamacpp.Server(parameters)
+        running.handle_metrics()  # its loop has begun
+        facts = LlamaServer(socket, "key").request("/props")
+        assert facts["modalities"]["audio"], facts["modalities"]
+        if not sound:
+            return {}
+        mark = facts["media_marker"]
+        prompt = {"prompt_string": f"{before}{mark}{after}", "multimodal_data": [sound]}
+        request = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
+        answer = running.handle_completions(request)
+    listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    return {each["id"]: each["logprob"] for each in listed}
 
 
 def _parameters(path: str) -> Any:
@@ -125,7 +157,7 @@ if __name__ == "__main__":
     kinds: dict[str, Callable[..., Any]] = {
         "texts": _embedded,
         "scored": _scored,
-        "state": _answered,
+        "sound": _heard,
     }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")

@@ -186,6 +186,26 @@ PUBLISHED: Mapping[str, Published] = {
     "gemma4_mixture": Published(
         names={r"\.ffn_down_exps\.scale$": ".ffn_gate_inp.per_expert_scale"},
     ),
+    "gemma4_small_hearing": Published(
+        names={
+            r"^a\.pre_encode\.out\.": "mm.a.fc.",
+            r"^a\.input_projection\.": "a.pre_encode.out.",
+            r"(a\.blk\.\d+)\.ln2\.": r"\1.layer_pre_norm.",
+            r"(a\.blk\.\d+)\.attn_post_norm\.": r"\1.ln2.",
+            r"(a\.blk\.\d+)\.attn_pre_norm\.": r"\1.ln1.",
+            r"(a\.blk\.\d+)\.attn_k_rel\.": r"\1.linear_pos.",
+        },
+        keys={
+            "audio.projector_type": None,
+            "audio.num_mel_bins": None,
+            "audio.projection_dim": None,
+            "audio.conv_kernel_size": 5,
+            "vision.projector_type": None,
+            "vision.image_mean": None,
+            "vision.image_std": None,
+        },
+        tokenizer={"tokenizer.ggml.model": "llama"},
+    ),
     "qwen35": _QWEN35,
     "qwen35_seeing": _QWEN35,
     "qwen35moe": _QWEN35,

@@ -11,7 +11,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.audio import PREFIXES, QWEN_NAMES, QWEN_SPLITS, encoder_keys, sinusoids
+from tampu.convert.audio import (
+    PREFIXES,
+    QWEN_NAMES,
+    QWEN_SPLITS,
+    published_keys,
+    qwen_keys,
+    sinusoids,
+)
 from tampu.convert.config import Config, rope_settings
 from tampu.convert.families.qwen import QWEN3
 from tampu.convert.families.qwen import parameters as text_keys
@@ -33,14 +40,6 @@ def keys(config: Config) -> Parameters:
     """Return the keys of `qwen3vl` with an encoder of sounds."""
     text, audio = config.section("text_config"), _audio(config)
     text.require("model_type", ("qwen3", "qwen3_asr_text"), "qwen3")
-    width = text.integer("hidden_size")
-    audio.require("output_dim", (width,), 3584)
-    for key in ("downsample_hidden_size", "max_position_embeddings", "max_source_positions"):
-        audio.integer(key, 1)  # the tensors have it
-    window = audio.integer("n_window", 50)
-    infer = audio.integer("n_window_infer", 800)
-    if infer % (2 * window):
-        raise audio.error("n_window_infer", f"{infer} is not a multiple of {2 * window}")
     config.get("timestamp_token_id")  # of the aligner, another model
     config.get("token_classification_bias")
     third = text.head_size() // 6
@@ -48,9 +47,7 @@ def keys(config: Config) -> Parameters:
         **text_keys(text),
         "rope.dimension_sections": [text.head_size() // 2 - 2 * third, third, third, 0],
         "n_deepstack_layers": 0,
-        **encoder_keys(audio, "qwen3a", bins=128, output=width),
-        "audio.n_window": window,
-        "audio.n_window_infer": infer,
+        **qwen_keys(audio, output=text.integer("hidden_size")),
     }
 
 
@@ -65,9 +62,7 @@ def _thinker(config: Config) -> Config:
     thinker = config.section("thinker_config")
     for key in ("user_token_id", "audio_start_token_id", "audio_end_token_id"):
         thinker.get(key)  # the vocabulary has them
-    audio = _audio(thinker)
-    audio.get("conv_chunksize")  # how much is convolved at once
-    audio.require("num_hidden_layers", (None, audio.integer("encoder_layers")), None)
+    published_keys(_audio(thinker))
     rope = rope_settings(thinker.section("text_config"))
     for key in ("mrope_section", "mrope_interleaved", "interleaved"):
         rope.get(key)

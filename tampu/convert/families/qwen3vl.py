@@ -35,6 +35,7 @@ from tampu.vision import HALF, Filter
 _MOST_PIXELS = 32 * 32 * 1280  # published settings allow 16 million, which take hours on a CPU
 IMAGE_STEPS = ImageSteps(filter=Filter.BICUBIC, normalization=HALF)
 _STACK = "vision.deepstack_visual_indexes"
+_MERGER: Mapping[str, str] = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 _EXPERTS = "model.layers.{}.mlp.experts"
 
 TOWER_PREFIXES = (*PREFIXES, ("model.visual.", "visual."))
@@ -99,14 +100,21 @@ def image_settings(processor: Config) -> Parameters:
     return pixel_settings(processor, most=_MOST_PIXELS) | color_settings(processor)
 
 
-def added_features(parameters: Parameters) -> Mapping[str, Mapping[str, View]]:
-    """Return the tensors of what is added to the text's layers, by the encoder's layers."""
+def added_features(
+    parameters: Parameters,
+    mergers: str = "visual.deepstack_merger_list",
+    parts: Mapping[str, str] = _MERGER,
+) -> Mapping[str, Mapping[str, View]]:
+    """Return the tensors of what is added to the text's layers, by the encoder's layers.
+
+    Args:
+        parameters: the keys.
+        mergers: the checkpoint's name of the list of them.
+        parts: the checkpoint's names of their parts, and GGUF's.
+    """
     stack = cast("list[int]", parameters.get(_STACK, []))
-    parts = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
     return {
-        f"visual.deepstack_merger_list.{index}.{part}.{leaf}": {
-            f"v.deepstack.{layer}.{ours}.{leaf}": np.asarray
-        }
+        f"{mergers}.{index}.{part}.{leaf}": {f"v.deepstack.{layer}.{ours}.{leaf}": np.asarray}
         for index, layer in enumerate(stack)
         for part, ours in parts.items()
         for leaf in ("weight", "bias")

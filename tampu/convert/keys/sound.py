@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from tampu.convert.config import Config
 from tampu.convert.keys.table import GENERATED, LIBRARY, REQUEST, Keys
 
+_OF_SOUNDS = frozenset(
+    {"n_samples", "nb_max_frames", "chunk_length", "padding_side", "return_attention_mask",
+     "feature_size", "sampling_rate", "hop_length", "n_fft", "dither", "padding_value"}
+)  # fmt: skip
 _BATCH = "it is about how transformers holds several sounds"
 
 
@@ -27,6 +31,13 @@ class SoundSteps:
     hop: int = 160
     transformed: int = 400
     others: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+
+
+def divide_settings(settings: Config) -> tuple[Config, Config]:
+    """Return what one file says of pictures, and what it says of sounds."""
+    heard = {key: value for key, value in settings.values.items() if key in _OF_SOUNDS}
+    seen = {key: value for key, value in settings.values.items() if key not in _OF_SOUNDS}
+    return settings.changed(seen), settings.changed(heard)
 
 
 def check_sounds(

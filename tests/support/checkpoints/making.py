@@ -35,6 +35,8 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "smolvlm_image": lambda folder: write_byte_level(folder, "llama3", "smolvlm"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_audio": lambda folder: write_byte_level(folder, "qwen2", "qwen2_audio"),
+    "qwen25_omni": lambda folder: write_byte_level(folder, "qwen2", "qwen25_omni"),
+    "qwen3_omni": lambda folder: write_byte_level(folder, "qwen2", "qwen3_omni"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
     "qwen2": lambda folder: write_byte_level(folder, "qwen2"),
