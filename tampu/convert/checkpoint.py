@@ -82,13 +82,33 @@ def to_float32(values: Stored) -> npt.NDArray[np.float32]:
     return values.astype(np.float32, copy=False)
 
 
+DECISION_MODEL = "ModernBertDecisionModel"
+"""What a Laya or Julia is called here: their files name no architecture."""
+DECISION_FILES = ("julia_config.json", "rl_agent_config.json")
+DECISION_KEYS = (
+    "architecture",
+    "head_layers",
+    "head_max_len",
+    "temperature",
+    "temperature_by_options",
+)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder with config.json, safetensors and tokenizer files."""
+    """A folder with config.json, safetensors and tokenizer files.
+
+    Attributes:
+        folder: see there.
+        config: what is in config.json.
+        tensors: by name.
+        tokenizer: the folder of the tokenizer's files, if they are in one of their own.
+    """
 
     folder: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
+    tokenizer: Path | None = None
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
@@ -101,13 +121,16 @@ class Checkpoint:
         if not folder.is_dir():
             raise ModelNotFoundError(f"{folder} is not a folder: give a checkpoint's folder")
         config = read_json(folder / "config.json")
-        if config is None:
+        if config is not None:
+            return cls(folder, config, _tensors(folder))
+        decisions = _decision_config(folder)
+        if decisions is None:
             raise ModelNotFoundError(f"{folder} has no config.json: not a checkpoint")
-        return cls(folder, config, _tensors(folder))
+        return cls(folder, decisions, _tensors(folder), folder / "tokenizer")
 
     def json(self, name: str) -> Mapping[str, Any] | None:
         """Return the object in one of the folder's JSON files; None if the file does not exist."""
-        return read_json(self.folder / name)
+        return read_json(self._path(name))
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return the objects of a JSON file that has a list of them; empty without the file."""
@@ -130,7 +153,22 @@ class Checkpoint:
 
     def data(self, name: str, limit_bytes: int = MAX_JSON_BYTES) -> bytes | None:
         """Return the content of one of the folder's files; None if the file does not exist."""
-        return _read_bytes(self.folder / name, limit_bytes)
+        return _read_bytes(self._path(name), limit_bytes)
+
+    def _path(self, name: str) -> Path:
+        path = self.folder / name
+        return self.tokenizer / name if self.tokenizer and not path.exists() else path
+
+
+def _decision_config(folder: Path) -> dict[str, Any] | None:
+    """Return the configuration of a Laya or Julia; None if the folder has another model."""
+    encoder = read_json(folder / "encoder" / "config.json")
+    settings = (read_json(folder / name) for name in DECISION_FILES)
+    found = next((each for each in settings if each is not None), None)
+    if encoder is None or found is None:
+        return None
+    used = {name: found[name] for name in DECISION_KEYS if name in found}
+    return {**encoder, "architectures": [DECISION_MODEL], "decision": used}
 
 
 def read_json(path: Path) -> Mapping[str, Any] | None:

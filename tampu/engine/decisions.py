@@ -10,7 +10,6 @@ Documents are ranked in the same way: by the probability of `yes` to whether one
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,11 @@ from tampu.engine.questions import (
     Choice,
     Decision,
     Decisions,
-    Option,
     Predicate,
     Question,
     Score,
-    check_count,
-    check_question,
+    check_questions,
+    option_names,
 )
 from tampu.engine.scoring import Scored, Tokens, common_prefix
 from tampu.errors import ContextLengthError, RequestError
@@ -93,9 +91,7 @@ def decide(questions: Sequence[Question], scorer: Scorer) -> Decisions:
         RequestError: for a wrong number of questions or answers, and for equal answers.
         ContextLengthError: naming the question that is too long.
     """
-    check_count(len(questions))
-    for index, question in enumerate(questions):
-        check_question(question, f"questions[{index}]")
+    check_questions(questions)
     return scorer.decisions([_ending(question) for question in questions], "questions")
 
 
@@ -135,7 +131,7 @@ def _ending(question: Question) -> tuple[str, list[str]]:
             listed = [f"{name} means: {meaning}" for name, meaning in meanings if meaning]
             return _lines("Answer with Yes or No only.", text, *listed), ["Yes", "No"]
         case Choice(instructions=text, options=options):
-            names = _names(options)
+            names = option_names(options)
             listed = [
                 f"- {_described(name, option.description)}"
                 for name, option in zip(names, options, strict=True)
@@ -157,18 +153,6 @@ def _lines(*lines: str) -> str:
 
 def _described(name: str, description: str) -> str:
     return f"{name}: {description}" if description else name
-
-
-def _names(options: Sequence[Option]) -> list[str]:
-    """Return the options' names: booleans as in JSON, and texts quoted if they look like one."""
-    booleans = {option.value for option in options if isinstance(option.value, bool)}
-    written = {json.dumps(value) for value in booleans}
-    return [
-        json.dumps(option.value, ensure_ascii=False)
-        if isinstance(option.value, bool) or option.value in written
-        else option.value
-        for option in options
-    ]
 
 
 def _asked(shared: list[Item], answers: list[Tokens], ends: Sequence[int]) -> _Asked:

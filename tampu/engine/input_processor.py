@@ -123,18 +123,18 @@ class InputProcessor:
         sink: Sink,
         options: GenerateOptions = _NO_OUTPUT,
         *,
-        second: int | None = None,
+        segments: Sequence[int] | None = None,
         capture: SequenceCapture | None = None,
     ) -> RequestHandle:
         """Begin to compute the output of a prompt's tokens; nothing is generated.
 
-        `options` have the adapters and the priority; `second` is where a second segment begins, for
-        models that know two; `capture` gets values inside the model.
+        `options` have the adapters and the priority; `segments` are those of the tokens, for models
+        that know them, and else 0; `capture` gets values inside the model.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
         """
-        inputs = self._inputs(prompt, second)
+        inputs = self._inputs(prompt, segments)
         if len(inputs.tokens) > self._context:
             raise ContextLengthError.of(len(inputs.tokens), self._context)
         outputs = len(inputs.tokens) if collector.last is None else collector.last
@@ -154,11 +154,12 @@ class InputProcessor:
         Raises:
             RequestError: for a model of embeddings, and one that ranks.
         """
-        if self._model.graphs.max_bidirectional_tokens is not None:
-            name = self._model.info.name
+        model, name = self._model.graphs.model, self._model.info.name
+        if model.decides:
+            raise RequestError(f"{name} does not generate text: it answers questions (decide)")
+        if model.max_bidirectional_tokens is not None:
             raise RequestError(f"{name} does not generate text: it is an embedding model")
-        if self._model.graphs.model.ranks:
-            name = self._model.info.name
+        if model.ranks:
             raise RequestError(f"{name} does not generate text: it ranks documents (rerank)")
 
     def warm_up(self) -> None:
@@ -263,7 +264,7 @@ class InputProcessor:
         values[: len(given)] = given
         return values
 
-    def _inputs(self, prompt: Prompt, second: int | None = None) -> Inputs:
+    def _inputs(self, prompt: Prompt, segments: Sequence[int] | None = None) -> Inputs:
         given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else flat(prompt)
         if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
@@ -279,11 +280,9 @@ class InputProcessor:
             return inputs
         if len(inputs.tokens) > longest:
             raise ContextLengthError.of(len(inputs.tokens), longest)
-        count = len(inputs.tokens)
         if not self._model.graphs.model.has_segments:
             return as_one_group(inputs)
-        segments = np.arange(count) >= (count if second is None else second)
-        return as_one_group(inputs, segments.astype(np.int32))
+        return as_one_group(inputs, np.array(segments or [0] * len(inputs.tokens), np.int32))
 
 
 def flat(prompt: Sequence[Item]) -> list[Item]:

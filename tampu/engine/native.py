@@ -8,6 +8,7 @@ import psutil
 
 from tampu.chat.template_loader import PromptTemplate
 from tampu.engine.backend import Backend, ModelFacts
+from tampu.engine.decision_prompts import DecisionPrompts
 from tampu.engine.fit import free_on
 from tampu.engine.held_prefixes import HeldPrefixes
 from tampu.engine.input_processor import InputProcessor
@@ -40,6 +41,7 @@ class NativeModel(Backend):
         snapshots: copies of its cache in files.
         prefixes: the last prompts that had borders.
         pooling: of embeddings.
+        decision_prompts: of a model that is made for decisions; None: it is not.
         placement, device_bytes: what each device has of it and why, and its memory on GPUs.
         slots, slot_bytes: how many requests run at once, and the share of the cache of each.
     """
@@ -66,6 +68,11 @@ class NativeModel(Backend):
         self.placement, self.device_bytes = model.placement, model.placement.device_bytes
         self.slots, self.slot_bytes = model.slots, model.cache_bytes // model.slots
         self.pooling = pooling_of(self.info.metadata, model.options.pooling)
+        self.decision_prompts = (
+            DecisionPrompts.for_model(self.info.metadata, self.tokenizer, fork_server)
+            if model.graphs.model.decides
+            else None
+        )
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer, model.warm_up)
         self.inputs = InputProcessor(model, self.runner, fork_server)
         self.media = MediaProcessor(model, fork_server)

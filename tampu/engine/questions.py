@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -144,3 +145,26 @@ def _check_answers(values: Sequence[str | bool], where: str) -> None:
         if (type(value), value) in seen:
             raise RequestError(f"{where}: {str(value)[:100]!r} is there twice")
         seen.add((type(value), value))
+
+
+def check_questions(questions: Sequence[Question]) -> None:
+    """Check questions that are asked at once, and what they can be answered with.
+
+    Raises:
+        RequestError: naming the first that is wrong.
+    """
+    check_count(len(questions))
+    for index, question in enumerate(questions):
+        check_question(question, f"questions[{index}]")
+
+
+def option_names(options: Sequence[Option]) -> list[str]:
+    """Return the options' names: booleans as in JSON, and texts quoted if they look like one."""
+    booleans = {option.value for option in options if isinstance(option.value, bool)}
+    written = {json.dumps(value) for value in booleans}
+    return [
+        json.dumps(option.value, ensure_ascii=False)
+        if isinstance(option.value, bool) or option.value in written
+        else option.value
+        for option in options
+    ]

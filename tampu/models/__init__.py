@@ -27,14 +27,17 @@ class Architecture:
     Attributes:
         path: `module:class`.
         constants: options that are not in files.
+        decision_types: the classes of files with a `decision.type`, by its values.
     """
 
     path: str
     constants: Mapping[str, Any] = field(default_factory=dict)
+    decision_types: Mapping[str, str] = field(default_factory=dict)
 
-    def load(self) -> type[nn.Model]:
+    def load(self, decision_type: str = "") -> type[nn.Model]:
         """Import the class."""
-        module, _, name = self.path.partition(":")
+        path = self.decision_types.get(decision_type, self.path)
+        module, _, name = path.partition(":")
         found: type[nn.Model] = vars(importlib.import_module(module))[name]
         return found
 
@@ -112,7 +115,9 @@ _BUILT_IN: Mapping[str, Architecture] = {
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
     "mllama": Architecture("tampu.models.mllama:Mllama"),
-    "modern-bert": Architecture("tampu.models.modern_bert:ModernBert"),
+    "modern-bert": Architecture(
+        "tampu.models.modern_bert:ModernBert", decision_types={"laya": "tampu.models.laya:Laya"}
+    ),
     "mpt": Architecture("tampu.models.bloom:Bloom"),
     "muse-glimmer": Architecture(
         "tampu.models.muse_glimmer:MuseGlimmer", {"rope_mode": RopeMode.INTERLEAVED}
@@ -185,7 +190,7 @@ def bind_model(
             f"architecture '{metadata.architecture}' is not known; docs/models.md lists those that "
             "are; others need the engine llamacpp"
         )
-    kind = entry.load()
+    kind = entry.load(metadata.string("decision.type", ""))
     options = nn.read_options(kind.options_type, metadata, entry.constants)
     model = nn.bind(kind, weights, options)
     model.options = options

@@ -4,18 +4,18 @@
     x = x + down(gelu(a) · b)         with a, b = gate(norm(x)), up(norm(x)): one matrix in files
 
 Source: arXiv:2412.13663. Layers with a window rotate by a base of their own. Granite Embedding R2
-has SiLU in place of GELU.
+has SiLU in place of GELU. `laya` has the same layers, and a head that answers questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from tampu import nn
-from tampu.errors import UnsupportedModelError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.gates import gelu_exact_gate
 
@@ -30,6 +30,19 @@ class Options(nn.DecoderOptions):
     given_rope_base_swa: float | None = nn.option("rope.freq_base_swa", default=None)
     activation: str = nn.option("hidden_activation", default="gelu")
     head_activation: str = nn.option("classifier.activation", default="gelu")
+    head_layers: int = nn.option("decision.block_count", default=0, at_least=0)  # of `laya`
+
+    @property
+    def encoder_layers(self) -> int:
+        """The layers before those of a head that answers questions.
+
+        Raises:
+            ModelFileError: if there are none.
+        """
+        if self.head_layers >= self.layers:
+            reason = f"{self.head_layers} of {self.layers} layers"
+            raise ModelFileError("key 'modern-bert.decision.block_count'", reason)
+        return self.layers - self.head_layers
 
     @property
     def gate(self) -> nn.Gate:
@@ -42,6 +55,13 @@ class Options(nn.DecoderOptions):
     def has_window(self, layer: int) -> bool:
         """Return whether the layer has a window: all but the first of each period."""
         return self.window > 0 and layer % self.period != 0
+
+    def cache_shape(self, layer: int) -> nn.LayerShape:
+        """Return the shape of the layer's cache."""
+        if not self.has_window(layer):
+            return nn.LayerShape(self.kv_heads, self.head_dim)
+        window = self.window // 2 + 1  # the file's is the number of tokens on both sides
+        return nn.LayerShape(self.kv_heads, self.head_dim, window, is_symmetric=True)
 
     def rope_of(self, layer: int) -> nn.Rope:
         """Return how the layer rotates queries and keys."""
@@ -67,6 +87,12 @@ class Layer(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon), o.gate)
 
 
+def layer_steps(layers: Sequence[Layer], positions: Tensor, o: Options) -> list[nn.Step]:
+    """Return the layers with their arguments for a batch."""
+    ropes = [partial(o.rope_of(index), positions=positions) for index in range(len(layers))]
+    return [partial(layer, rotate=rotate, o=o) for layer, rotate in zip(layers, ropes, strict=True)]
+
+
 class RankHead(nn.RankHead):
     norm: nn.LayerNorm | None = nn.gguf("cls.norm")
 
@@ -88,25 +114,13 @@ class ModernBert(nn.TextEncoder):
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:
-        o = self.options
-        window = o.window // 2 + 1  # the file's is the number of tokens on both sides
-        return [
-            nn.LayerShape(o.kv_heads, o.head_dim, window, is_symmetric=True)
-            if o.has_window(index)
-            else nn.LayerShape(o.kv_heads, o.head_dim)
-            for index in range(o.layers)
-        ]
+        return [self.options.cache_shape(index) for index in range(self.options.layers)]
 
     def embed(self, batch: nn.Batch) -> Tensor:
         return self.embedding_norm(self.token_embedding(batch.tokens), self.options.epsilon)
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
-        o = self.options
-        ropes = [partial(o.rope_of(index), positions=batch.positions) for index in range(o.layers)]
-        return [
-            partial(layer, rotate=rotate, o=o)
-            for layer, rotate in zip(self.layers, ropes, strict=True)
-        ]
+        return layer_steps(self.layers, batch.positions, self.options)
 
     def normed(self, x: Tensor) -> Tensor:
         return self.output_norm(x, self.options.epsilon)

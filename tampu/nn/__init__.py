@@ -63,6 +63,7 @@ from tampu.nn.feed_forward import Gate as Gate
 from tampu.nn.feed_forward import GatedFeedForward as GatedFeedForward
 from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
+from tampu.nn.feed_forward import relu as relu
 from tampu.nn.feed_forward import relu_squared as relu_squared
 from tampu.nn.image import AudioModel as AudioModel
 from tampu.nn.image import Encoder as Encoder

@@ -15,9 +15,14 @@ Gate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Returns activate(first) · second for two tensors of one shape."""
 
 
+def relu(x: Tensor) -> Tensor:
+    """Return max(x, 0), which may replace the elements of x."""
+    return x.clamp(0.0, math.inf)
+
+
 def relu_squared(x: Tensor) -> Tensor:
     """Return max(x, 0)², which may replace the elements of x (Primer, arXiv:2109.08668)."""
-    positive = x.clamp(0.0, math.inf)
+    positive = relu(x)
     return positive * positive
 
 

@@ -172,7 +172,7 @@ class Model(Module):
         options_type: the dataclass of its options.
         vision_types: vision encoders, bound if a file has their tensors; the first is that of a
             file with text and vision.
-        has_segments: whether the second component is the segment of the text, 0 or 1.
+        has_segments: whether the second component is the segment of the text, from 0 on.
         default_rank_pooling: which states of a pair the head that ranks reads if the file does not
             say so: "cls" (the first token's), "last", or "mean".
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
@@ -242,6 +242,14 @@ class Model(Module):
     @property
     def ranks(self) -> bool:
         """Whether `head` returns the scores of labels instead of logits (`RankHead`)."""
+        return False
+
+    @property
+    def decides(self) -> bool:
+        """Whether `head` returns the score of the option that begins at a token, for a question.
+
+        The segment of all its tokens is then the type of the question.
+        """
         return False
 
     @property

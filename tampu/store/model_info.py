@@ -32,6 +32,7 @@ FILE_TYPES = {
 }  # fmt: skip
 
 
+_DECISIONS = "laya"  # decoders with another type answer as any model does
 _RANK = 4  # GGUF's pooling type of models that rank documents
 _TEMPLATE_CAPABILITIES = ("tools", "thinking", "insert")  # depend on the template
 
@@ -50,8 +51,8 @@ class ModelInfo:
         quantization: the name of the file's quantization, such as Q4_K_M.
         context: the training context length in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: completion or embedding, and those supported of vision, audio, tools,
-            thinking and insert (fill-in-the-middle).
+        capabilities: completion, embedding, rerank or decision, and those supported of vision,
+            audio, tools, thinking and insert (fill-in-the-middle).
         template: its chat template; empty if it has none.
         template_problem: why conversations are refused or, if it begins with "for tools", those
             with tools; empty if the template compiles.
@@ -170,7 +171,8 @@ def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str,
     is_encoder = not metadata.boolean("attention.causal", default=True)
     is_embedder = is_encoder or metadata.has("pooling_type")
     kind = "embedding" if is_embedder else "completion"
-    found = ["rerank" if metadata.integer("pooling_type", default=0) == _RANK else kind]
+    kind = "rerank" if metadata.integer("pooling_type", default=0) == _RANK else kind
+    found = ["decision" if metadata.string("decision.type", "") == _DECISIONS else kind]
     return (*found, *file.modalities, *_capabilities_of(template, file.metadata))
 
 

@@ -98,7 +98,7 @@ def weights() -> dict[str, Any]:
 def load(
     backend: Backend, tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    entry = SimpleNamespace(load=lambda: Uneven, constants={})
+    entry = SimpleNamespace(load=lambda _: Uneven, constants={})
     monkeypatch.setattr(models, "architectures", lambda: {"uneven": entry})
     path, made = write_tiny(tmp_path / "uneven.gguf", TINY, weights=weights), []
 

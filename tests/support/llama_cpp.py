@@ -43,6 +43,12 @@ def last_logprobs(path: Path, text: Sequence[int], count: int) -> list[float]:
     return found
 
 
+def answers(path: Path, state: str, questions: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers of a model that is made for decisions, by the questions' names."""
+    found: dict[str, Any] = _asked({"path": str(path), "state": state, "questions": questions})
+    return found
+
+
 def heard(path: Path, projector: Path, sound: bytes, before: str, after: str) -> dict[int, float]:
     """Return the log-probabilities of all next tokens after a text with a sound in it.
 
@@ -117,6 +123,15 @@ def _scored(path: str, scored: list[int], count: int) -> list[float]:
     return found
 
 
+def _answered(path: str, state: str, questions: dict[str, Any]) -> Any:
+    import xllamacpp
+
+    parameters = _parameters(path)
+    parameters.n_batch = parameters.n_ubatch = _CONTEXT
+    server = xllamacpp.Server(parameters)
+    return server.handle_systemone({"state": state, "questions": questions})["answers"]
+
+
 def _heard(path: str, projector: str, sound: str, before: str, after: str) -> dict[int, float]:
     import xllamacpp
 
@@ -157,6 +172,7 @@ if __name__ == "__main__":
     kinds: dict[str, Callable[..., Any]] = {
         "texts": _embedded,
         "scored": _scored,
+        "state": _answered,
         "sound": _heard,
     }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)

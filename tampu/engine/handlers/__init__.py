@@ -12,6 +12,7 @@ from tampu.engine.backend import Handlers
 from tampu.engine.handlers import (
     capture,
     decide,
+    decision_model,
     embed,
     generate,
     management,
@@ -32,6 +33,7 @@ HANDLERS: Handlers = MappingProxyType(
         **generate.HANDLERS,
         **embed.HANDLERS,
         **score.HANDLERS,
+        **decision_model.HANDLERS,
         **capture.HANDLERS,
         **sounds.HANDLERS,
         **management.HANDLERS,

@@ -38,8 +38,10 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         ContextLengthError: for one that is too long and may not be cut.
         RequestError: if the model has none of the wanted kind.
     """
+    name = model.info.name
+    if model.decision_prompts is not None:
+        raise RequestError(f"{name} has no embeddings: it answers questions (decide)")
     if model.pooling == RANK:
-        name = model.info.name
         raise RequestError(f"{name} has no embeddings: it ranks documents (rerank)")
     if model.pooling == NONE:
         _check_unpooled(request)

@@ -52,7 +52,8 @@ def rank(model: NativeModel, request: Rank) -> Ranked:
             last=1 if pooling == LAST and graphs.max_bidirectional_tokens is None else None,
             only_first=pooling == CLS,
         )
-        return model.inputs.collect(given.tokens, collector, sink, options, second=given.second)
+        segments = [int(place >= given.second) for place in range(len(given.tokens))]
+        return model.inputs.collect(given.tokens, collector, sink, options, segments=segments)
 
     run_all([*enumerate(request.pairs)], begin, at_once=AT_ONCE)
     states = [pooled(np.concatenate(rows), pooling) for rows in found]

@@ -8,7 +8,9 @@ Each function raises RequestError for an invalid or unsupported field, which the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -276,8 +278,8 @@ def _named_question(given: NoulBody | CriteriaBody | ScaleBody, where: str) -> Q
 
 
 def _written(content: Content) -> str:
-    """Return text as it is, and other values as JSON."""
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+    """Return text as it is, and other values as JSON, as templates write it."""
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def systemone_response(body: SystemOneRequest, found: Decisions) -> dict[str, Any]:
@@ -323,7 +325,11 @@ def _task(
 ) -> ModelCall[Decided]:
     check_count(len(questions))
     request = parse_uncut(body, defaults)
-    request = with_conversation(request, Conversation(messages=messages), defaults)
+    if "decision" in defaults.info.capabilities:  # it has no chat template to fill in
+        request = replace(request, prompts=(ChatPrompt(messages=messages),))
+    else:
+        conversation = Conversation(messages=messages)
+        request = with_conversation(request, conversation, defaults)
     [prompt] = request.prompts
     if not isinstance(prompt, ChatPrompt):
         raise RequestError("decisions need a conversation")

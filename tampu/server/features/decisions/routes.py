@@ -54,14 +54,14 @@ class DecisionsAPI:
 
     async def decide(self, http: Request, body: wire.DecisionsRequest) -> Response:
         """`POST /v1/decisions`: answers to questions about an input, as probabilities."""
-        entry = self._serving.find_for(body, "completion")
+        entry = self._serving.find_for(body, "decision", "completion")
         await self._images.fill(body.input)
         call = await parsed(http, wire.parse_decisions, body, self._serving.defaults(entry))
         return self._answer(entry, body, call, wire.decisions_response)
 
     async def systemone(self, http: Request, body: wire.SystemOneRequest) -> Response:
         """`POST /v1/systemone`: the same in the form of decision models."""
-        entry = self._serving.find_for(body, "completion")
+        entry = self._serving.find_for(body, "decision", "completion")
         call = await parsed(http, wire.parse_systemone, body, self._serving.defaults(entry))
         return self._answer(entry, body, call, wire.systemone_response)
 
