@@ -76,7 +76,7 @@ MODELS = {
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mistral4": "Mistral Small 4, text",
     "mllama": "Llama 3.2 Vision",
-    "modern-bert": "ModernBERT, Granite Embedding R2, GTE-ModernBERT, mmBERT",
+    "modern-bert": "ModernBERT, Granite Embedding R2, GTE-ModernBERT, mmBERT, Laya, Julia",
     "mpt": "MPT",
     "muse-glimmer": "Muse Glimmer, its text",
     "nemotron": "Nemotron-4, Minitron",
