@@ -124,7 +124,7 @@ INLINE struct spot spot_of(int type, uint8_t *panels, const float *input, int64_
                              {at.first, at.column, GEMM_PANEL}, at.tiles};
     }
 #endif
-    const struct place place = place_of(row, rows, panel_count(rows, columns_of(type)));
+    const struct place place = place_of(row, rows, panels_of(type, rows));
     return (struct spot){panels + place.first * activation_row_bytes(type, inputs), input, place, 0};
 }
 
@@ -224,7 +224,7 @@ static void __attribute__((noinline)) multiply_expert(const struct expert_task *
 {
     const size_t strip_bytes = strip_bytes_of(t->type, t->inputs);
     const int64_t row_bytes = activation_row_bytes(t->type, t->inputs);
-    const int32_t panels = panel_count(t->tokens, columns_of(t->type));
+    const int32_t panels = panels_of(t->type, t->tokens);
     tile *const *tiles = tiles_of(t->type);
     float results[STREAMS * FEW * ROWS + FLOAT_COLUMNS * ROWS];
     for (int32_t p = 0; p < panels; p++) {

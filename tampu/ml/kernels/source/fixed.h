@@ -208,10 +208,10 @@ INLINE void add_exact(int n, const uint8_t *w, int as_halves, const struct words
 }
 
 /* Neighbouring strips times a panel; `prepared` are the integers of the one strip, or NULL. */
-INLINE void fixed_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                       int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
+INLINE void fixed_strips(int type, int n, int strips, const uint8_t *w, const uint8_t *prepared,
+                         const uint8_t *panel, int64_t inputs, float *out, int64_t stride, int rows,
+                         struct fetch fetch)
 {
-    const int strips = streams_of(n, rows);
     const int64_t blocks = inputs / FIXED;
     const size_t strip_bytes = strip_bytes_of(type, inputs);
     const int turn = strips > 1 ? FIXED / 2 / TURNS : FIXED / 2; /* pairs of inputs of one strip at a time */

@@ -2,6 +2,7 @@
 #include "lanes_x86.h"
 
 #define COLUMNS 12
+#define MOST_COLUMNS 20 /* of quantized weights: then some sums are in memory */
 #define SCORE_ROWS 6 /* query rows whose scores or results are in registers together */
 #define SIGNED_BIAS 128 /* vpdpbusd wants unsigned weights: the bias is taken off again by the sums */
 

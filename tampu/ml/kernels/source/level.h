@@ -20,6 +20,9 @@
 #include LANES
 
 #define FLOAT_COLUMNS (2 * COLUMNS)
+#if !defined(MOST_COLUMNS)
+#define MOST_COLUMNS COLUMNS
+#endif
 
 /* Inputs below this are zeros: their scale would have no inverse. */
 #define SMALLEST 1e-30f
@@ -42,11 +45,15 @@
 typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel, int64_t inputs,
                   float *out, int64_t stride, int rows, struct fetch fetch);
 
+/* One strip is a case of its own: as the compiler knows that there is one, its sums stay in registers. */
 #define TILE(kind, name, type, n)                                                                    \
     static void name##_##n(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,          \
                            int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch) \
     {                                                                                                \
-        kind(type, n, w, prepared, panel, inputs, out, stride, rows, fetch);                         \
+        if (streams_of(n, rows) == 1)                                                                \
+            kind(type, n, 1, w, prepared, panel, inputs, out, stride, rows, fetch);                  \
+        else                                                                                         \
+            kind(type, n, streams_of(n, rows), w, prepared, panel, inputs, out, stride, rows, fetch); \
     }
 
 #if COLUMNS == 12
@@ -66,15 +73,24 @@ typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *pane
     M(__VA_ARGS__, 5) M(__VA_ARGS__, 6) M(__VA_ARGS__, 7) M(__VA_ARGS__, 8)
 #endif
 
+#if MOST_COLUMNS > COLUMNS
+#define FOR_QUANTIZED_COLUMNS(M, ...)                                                                \
+    FOR_COLUMNS(M, __VA_ARGS__)                                                                      \
+    M(__VA_ARGS__, 13) M(__VA_ARGS__, 14) M(__VA_ARGS__, 15) M(__VA_ARGS__, 16)                      \
+    M(__VA_ARGS__, 17) M(__VA_ARGS__, 18) M(__VA_ARGS__, 19) M(__VA_ARGS__, 20)
+#else
+#define FOR_QUANTIZED_COLUMNS FOR_COLUMNS
+#endif
+
 #define NAME_OF(kind, name, type, n) name##_##n,
 
 #define QUANTIZED(name, type)                                                                        \
-    FOR_COLUMNS(TILE, quantized_tile, name, type)                                                    \
-    static tile *const name[] = {FOR_COLUMNS(NAME_OF, quantized_tile, name, type)};
+    FOR_QUANTIZED_COLUMNS(TILE, quantized_strips, name, type)                                        \
+    static tile *const name[] = {FOR_QUANTIZED_COLUMNS(NAME_OF, quantized_strips, name, type)};
 
 #define FLOATING(name, type)                                                                         \
-    FOR_FLOAT_COLUMNS(TILE, float_tile, name, type)                                                  \
-    static tile *const name[] = {FOR_FLOAT_COLUMNS(NAME_OF, float_tile, name, type)};
+    FOR_FLOAT_COLUMNS(TILE, float_strips, name, type)                                                \
+    static tile *const name[] = {FOR_FLOAT_COLUMNS(NAME_OF, float_strips, name, type)};
 
 QUANTIZED(q4_0, TYPE_Q4_0)
 QUANTIZED(q4_1, TYPE_Q4_1)
@@ -88,8 +104,8 @@ QUANTIZED(mxfp4, TYPE_MXFP4)
 FLOATING(f16, TYPE_F16)
 FLOATING(bf16, TYPE_BF16)
 #if defined(HAS_WORDS)
-FOR_COLUMNS(TILE, fixed_tile, f16_fixed, TYPE_F16_FIXED)
-static tile *const f16_fixed[] = {FOR_COLUMNS(NAME_OF, fixed_tile, f16_fixed, TYPE_F16_FIXED)};
+FOR_COLUMNS(TILE, fixed_strips, f16_fixed, TYPE_F16_FIXED)
+static tile *const f16_fixed[] = {FOR_COLUMNS(NAME_OF, fixed_strips, f16_fixed, TYPE_F16_FIXED)};
 #endif
 
 static tile *const *tiles_of(int type)

@@ -50,6 +50,12 @@ INLINE void quantize_block(const float *x, uint8_t *to, int32_t column, int32_t 
     memcpy(numbers + 4 * (3 * n + column), &back, 4);
 }
 
+/* Panels of tokens for quantized weights: two of few tokens would take longer than one of more than COLUMNS. */
+INLINE int32_t quantized_panels(int64_t tokens)
+{
+    return tokens <= MOST_COLUMNS ? 1 : panel_count(tokens, COLUMNS);
+}
+
 static void prepare(struct activations *to, int32_t panels, int64_t inputs)
 {
     to->panels = panels;
@@ -82,7 +88,7 @@ static void quantize(struct tensor *dst, int thread, int threads, void *user)
     const struct tensor *x = dst->src[0];
     const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
     const int64_t blocks = inputs / BLOCK, all = tokens * blocks;
-    const int32_t panels = panel_count(tokens, COLUMNS);
+    const int32_t panels = quantized_panels(tokens);
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
 #if defined(HAS_AMX)
@@ -147,13 +153,21 @@ INLINE int32_t columns_of(int type)
     return is_floating(type) ? FLOAT_COLUMNS : COLUMNS;
 }
 
+/* Into how many panels so many tokens are put. */
+INLINE int32_t panels_of(int type, int64_t tokens)
+{
+    if (is_floating(type) || type == TYPE_F16_FIXED)
+        return panel_count(tokens, columns_of(type));
+    return quantized_panels(tokens);
+}
+
 /* The same for weights that are floats: activations stay floats, or become those of the weights where
  * the processor multiplies these, or integers. Parameter: the layout of the weights. */
 static void interleave(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0];
     const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
-    const int32_t type = dst->op_params[OWN_PARAMS], panels = panel_count(tokens, columns_of(type));
+    const int32_t type = dst->op_params[OWN_PARAMS], panels = panels_of(type, tokens);
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
 #if defined(HAS_AMX)

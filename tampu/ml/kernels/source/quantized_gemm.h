@@ -11,7 +11,7 @@ static const int8_t IQ4_NL_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 /* Twice the values of FP4, plus 12. */
 static const int8_t FP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-#define FEW 8         /* tokens up to which reading weights takes longer than multiplying them */
+#define FEW 4         /* tokens up to which several strips are read at once: the sums of more are too many */
 #define STREAMS 16    /* strips that can be read at once */
 #define PREFETCH 4096 /* bytes ahead in the weights, which are read from beginning to end */
 
@@ -194,7 +194,7 @@ INLINE void add_dots(int type, int n, const struct block *b, vi table, const int
 INLINE void add_pair_dots(int type, int n, const struct block *b, vi table, const int8_t *inputs,
                           int front, int back, vi *dots)
 {
-    vp pairs[COLUMNS / 2 + 1];
+    vp pairs[MOST_COLUMNS / 2 + 1];
     UNROLL for (int c = 0; c + 1 < n; c += 2) pairs[c / 2] = vp_zero();
     UNROLL for (int j = 0; j < 4; j += 2)
     {
@@ -225,7 +225,7 @@ INLINE void multiply_block(int type, int n, const struct block *b, vi table, con
                            vf *sum)
 {
     struct numbers numbers = numbers_of(tokens, n);
-    vi dots[COLUMNS];
+    vi dots[MOST_COLUMNS];
     UNROLL for (int c = 0; c < n; c++)
     {
         dots[c] = vi_splat(0);
@@ -253,7 +253,7 @@ INLINE void multiply_halves(int type, int n, const struct block *b, vi table, co
     UNROLL for (int half = 0; half < 2; half++)
     {
         const int32_t *sums = half ? numbers.back : numbers.front;
-        vi dots[COLUMNS];
+        vi dots[MOST_COLUMNS];
         UNROLL for (int c = 0; c < n; c++)
             dots[c] = times_zero_point(vi_splat(sums[c]), zero_point(type));
         ADD_DOTS(type, n, b, table, (const int8_t *)tokens, !half, half, dots);
@@ -292,16 +292,17 @@ INLINE struct fetch fetch_of(struct fetch fetch, int strips, size_t strip_bytes,
 }
 
 /* Neighbouring strips of weights times one panel of N tokens, block by block of all of them. */
-INLINE void quantized_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                           int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
+INLINE void quantized_strips(int type, int n, int strips, const uint8_t *w, const uint8_t *prepared,
+                             const uint8_t *panel, int64_t inputs, float *out, int64_t stride, int rows,
+                             struct fetch fetch)
 {
     (void)prepared;
-    const int blocks = group_inputs(type) / BLOCK, strips = streams_of(n, rows);
+    const int blocks = group_inputs(type) / BLOCK;
     const size_t bytes = group_bytes(type), strip_bytes = strip_bytes_of(type, inputs);
     const size_t block_bytes = (bytes - head_bytes(type)) / (size_t)blocks;
     vi table = type == TYPE_IQ4_NL ? vi_signed_weights(vi_table(IQ4_NL_VALUES))
                                    : vi_table(FP4_VALUES);
-    vf sum[STREAMS][COLUMNS], scale[STREAMS], minimum[STREAMS];
+    vf sum[STREAMS][MOST_COLUMNS], scale[STREAMS], minimum[STREAMS];
     for (int s = 0; s < strips; s++)
         UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
     for (int64_t g = inputs / group_inputs(type); g > 0; g--, w += bytes) {
@@ -364,11 +365,11 @@ INLINE void multiply_brains(int n, const uint8_t *w, const uint32_t *x, vf *sum,
 #endif
 
 /* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
-INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                       int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
+INLINE void float_strips(int type, int n, int strips, const uint8_t *w, const uint8_t *prepared,
+                         const uint8_t *panel, int64_t inputs, float *out, int64_t stride, int rows,
+                         struct fetch fetch)
 {
     (void)prepared;
-    const int strips = streams_of(n, rows);
     const size_t strip_bytes = strip_bytes_of(type, inputs);
     vf sum[STREAMS][FLOAT_COLUMNS];
     for (int s = 0; s < strips; s++)

@@ -112,6 +112,7 @@ static int next_chunk(void *source, struct gemm_task *task)
 }
 #endif
 
+
 static const struct fetch AHEAD_INTO_CACHE = {FETCH_T0, PREFETCH, 1};
 
 /* dst: F32 (tokens, rows); src[0]: strips of weights; src[1]: packed activations. */
