@@ -61,7 +61,12 @@ def words(event: dict[str, Any]) -> str:
     parts = event["args"].get("parts", []) if event["name"] == "batch" else []
     reads = sum(part["tokens"] for part in parts if part["phase"] == "prefill")
     answers = sum(part["phase"] == "decode" for part in parts)
-    told = [f"{answers} answering" if answers else "", f"{reads} tokens read" if reads else ""]
+    drafts = sum(part.get("drafts", 0) for part in parts)
+    told = [
+        f"{answers} answering" if answers else "",
+        f"{drafts} drafts" if drafts else "",
+        f"{reads} tokens read" if reads else "",
+    ]
     return " + ".join(each for each in told if each)
 
 

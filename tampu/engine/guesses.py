@@ -41,7 +41,7 @@ def find_guesses(
     vocabulary = bound.file.tensors[_HEADS[-1]].shape[0]
     head = next(sizes[name] for name in _HEADS if name in sizes)
     head = head * first_tokens(vocabulary) // vocabulary
-    prefix = f"blk.{bound.model.options.layers}."
+    prefix = bound.model.mtp_prefixes[0]  # only the first such layer is used
     own = sum(size for name, size in sizes.items() if name.startswith(prefix))
     drafter = MTPDrafter(
         graphs,

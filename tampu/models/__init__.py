@@ -197,7 +197,7 @@ def bind_model(
     name = kind.__name__
     model.vision = _bind_encoder(name, kind.vision_types, "vision", weights, projector)
     model.audio = _bind_encoder(name, kind.audio_types, "audio", weights, projector)
-    model.mtp = _bind_mtp(kind, weights, options) if predicts else None
+    model.mtp = _bind_mtp(model, weights) if predicts else None
     if metadata.integer("pooling_type", default=0) == _RANK and not model.ranks:
         what = "it ranks (pooling_type 4), but has neither cls.weight nor cls.output.weight"
         raise ModelFileError("tensors", what)
@@ -212,21 +212,21 @@ def bind_model(
     return model
 
 
-def _bind_mtp(kind: type[nn.Model], weights: Weights, options: Any) -> nn.MTPLayer | None:
+def _bind_mtp(model: nn.Model, weights: Weights) -> nn.MTPLayer | None:
     """Return a file's layer of multi-token prediction; None if it has none that can be used."""
-    if kind.mtp_type is None or not options.mtp_layers:
+    if model.mtp_type is None or not model.mtp_prefixes:
         return None
-    prefix, name = f"blk.{options.layers}.", weights.file.path.name
+    (prefix, *others), name = model.mtp_prefixes, weights.file.path.name
     if not any(each.startswith(f"{prefix}nextn.") for each in weights.file.tensors):
         return None  # its keys say that there is one, as after training without it
-    if options.mtp_layers > 1:
+    if others:
         log.warning(
             "%s: of %d layers of multi-token prediction the first one is used",
-            name, options.mtp_layers,
+            name, 1 + len(others),
         )  # fmt: skip
     try:
-        layer = nn.bind(kind.mtp_type, weights, options, prefix)
-        layer.check(options.embedding, weights.file.tensors["token_embd.weight"].shape[0])
+        layer = nn.bind(model.mtp_type, weights, model.options, prefix)
+        layer.check(model.options.embedding, weights.file.tensors["token_embd.weight"].shape[0])
         return layer
     except ModelFileError as error:
         log.warning("%s: multi-token prediction is not used: %s", name, error)

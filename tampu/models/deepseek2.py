@@ -67,8 +67,8 @@ class Layer(nn.Module):
         cache: nn.LayerCache,
         rows: Tensor | None,
         rotate: nn.Rotation,
-        attn_scale: Tensor | None,
         o: Options,
+        attn_scale: Tensor | None = None,
     ) -> Tensor:
         y = self.attention_norm(x, o.epsilon)
         y = self.attention(y, cache, o.heads_shape, rotate, attn_scale=attn_scale)
@@ -79,15 +79,26 @@ class Layer(nn.Module):
             return x + self.feed_forward(y)
         return self.feed_forward(y, o.gating) + x
 
+    def store(self, x: Tensor, cache: nn.LayerCache, rotate: nn.Rotation, o: Options) -> None:
+        """Write the rows of the cache only."""
+        self.attention.store(self.attention_norm(x, o.epsilon), cache, o.heads_shape, rotate)
+
+
+class MTPLayer(nn.MTPLayer):
+    layer: Layer = nn.gguf()
+
+    reads_normed: ClassVar[bool] = True
+
 
 class DeepSeek2(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
+    mtp_type: ClassVar[type[nn.MTPLayer]] = MTPLayer
     options: Options
 
-    def cache_shapes(self) -> list[nn.LayerShape]:
-        return [self.options.heads_shape.cache_shape] * self.options.layers
+    def cache_shapes(self) -> list[nn.CacheShape]:
+        return self.with_mtp([self.options.heads_shape.cache_shape] * self.options.layers)
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options

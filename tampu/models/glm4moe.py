@@ -5,10 +5,9 @@
 
 The router weights experts by the sigmoid of their scores, a bias changes the choice only, and one
 expert is for all tokens. GLM and Ling rotate half of each head, and Ling's experts are in groups.
-Files may have layers of multi-token prediction after the others; they are not computed.
 
 Sources: arXiv:2508.06471 (GLM-4.5), arXiv:2506.05767 (dots.llm1), arXiv:2510.22115 (Ling 2),
-arXiv:2412.19437 (the router).
+arXiv:2412.19437 (the router, and multi-token prediction).
 """
 
 from __future__ import annotations
@@ -49,16 +48,27 @@ class Layer(nn.Module):
             return x + self.feed_forward(y)
         return self.feed_forward(y, o.gating) + x
 
+    def store(self, x: Tensor, cache: nn.LayerCache, rotate: nn.Rotation, o: Options) -> None:
+        """Write keys and values only."""
+        self.attention.store(self.attention_norm(x, o.epsilon), cache, o.shape, rotate)
+
+
+class MTPLayer(nn.MTPLayer):
+    layer: Layer = nn.gguf()
+
+    reads_normed: ClassVar[bool] = True
+
 
 class Glm4Moe(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
+    mtp_type: ClassVar[type[nn.MTPLayer]] = MTPLayer
     options: Options
 
-    def cache_shapes(self) -> list[nn.LayerShape]:
+    def cache_shapes(self) -> list[nn.CacheShape]:
         o = self.options
-        return [nn.LayerShape(o.kv_heads, o.head_dim)] * o.layers
+        return self.with_mtp([nn.LayerShape(o.kv_heads, o.head_dim)] * o.layers)
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         rotate = partial(self.options.rope(), positions=batch.positions)

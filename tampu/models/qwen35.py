@@ -109,7 +109,7 @@ class Qwen35(nn.Decoder):
         shapes: list[nn.CacheShape] = [
             state if layer.is_recurrent else rows for layer in self.layers
         ]
-        return [*shapes, (rows, nn.StateShape(((o.embedding,),)))] if self.mtp else shapes
+        return self.with_mtp(shapes, rows)
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o = self.options

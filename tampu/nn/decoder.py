@@ -21,7 +21,7 @@ from tampu.ml.rotary import Rope
 from tampu.nn.attention import Heads, Rotation
 from tampu.nn.cache import LayerCache
 from tampu.nn.linear import Embedding, Linear
-from tampu.nn.model import Batch, Model
+from tampu.nn.model import Batch, CachePart, CacheShape, Model, StateShape, cache_parts
 from tampu.nn.module import gguf
 from tampu.nn.mtp import MTPLayer, load_states, shift_states, store_states
 from tampu.nn.norm import LayerNorm, RMSNorm, UnscaledLayerNorm
@@ -157,9 +157,28 @@ class Decoder(Model):
     @property
     def unused(self) -> tuple[str, ...]:
         """Layers of multi-token prediction."""
+        return self.mtp_prefixes
+
+    @property
+    def mtp_prefixes(self) -> tuple[str, ...]:
+        """Of the layers after the last one."""
         o = self.options
         count = o.mtp_layers if isinstance(o, MTPDecoderOptions) else 0
         return tuple(f"blk.{o.layers + index}." for index in range(count))
+
+    def with_mtp(self, own: Sequence[CacheShape], mtp: CachePart | None = None) -> list[CacheShape]:
+        """Return the shapes of the caches of all layers, that of multi-token prediction included.
+
+        It has keys and values of its own, and the last hidden state of each sequence.
+
+        Args:
+            own: of the other layers.
+            mtp: of its keys and values; None: as those of the last layer.
+        """
+        if self.mtp is None:
+            return [*own]
+        state = StateShape(((self.options.embedding,),))
+        return [*own, (*cache_parts(mtp or own[-1]), state)]
 
     @abstractmethod
     def steps(self, batch: Batch) -> Iterable[Step]:

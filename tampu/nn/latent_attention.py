@@ -111,12 +111,20 @@ class LatentAttention(Module):
         absorbed = content.transpose(1, 0, 2).linear(self.key).transpose(1, 0, 2)
         q = absorbed.contiguous().concat(rotate(position), 2)
         q = q * attn_scale if attn_scale else q
-        latent, position = self.latent(x).split([o.rank, o.rotated])
-        row = self.latent_norm(latent.contiguous(), EPSILON).reshape(tokens, 1, o.rank)
-        row = row.concat(rotate(position.reshape(tokens, 1, o.rotated)), 2)
+        row = self._row(x, o, rotate)
         mixed = attention(q, row, None, cache, scale=o.scale).reshape(tokens, o.heads, o.rank)
         y = mixed.transpose(1, 0, 2).linear(self.value)  # (heads, tokens, value features)
         return self.output(y.transpose(1, 0, 2).reshape(tokens, -1))
+
+    def store(self, x: Tensor, cache: LayerCache, heads: LatentHeads, rotate: Rotation) -> None:
+        """Write the rows of x without attending; arguments as for a call."""
+        cache.update(self._row(x, heads, rotate), None)
+
+    def _row(self, x: Tensor, heads: LatentHeads, rotate: Rotation) -> Tensor:
+        """Return what the cache stores of each token: (tokens, 1, rank + rotated)."""
+        latent, position = self.latent(x).split([heads.rank, heads.rotated])
+        row = self.latent_norm(latent.contiguous(), EPSILON).reshape(-1, 1, heads.rank)
+        return row.concat(rotate(position.reshape(-1, 1, heads.rotated)), 2)
 
 
 def move_latent(keys: Tensor, offsets: Tensor, heads: LatentHeads, rope: Rope) -> Tensor:

@@ -227,6 +227,11 @@ class Model(Module):
         return ()
 
     @property
+    def mtp_prefixes(self) -> tuple[str, ...]:
+        """The prefix of the tensors of each layer of multi-token prediction that files may have."""
+        return ()
+
+    @property
     def max_bidirectional_tokens(self) -> int | None:
         """The maximum length of a text whose tokens attend to one another both ways.
 

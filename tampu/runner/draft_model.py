@@ -14,34 +14,22 @@ the model's best tokens, so they are right as often as the target model samples 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import CellTable, KVCacheManager, Segment
-from tampu.ml.backend import Computed
-from tampu.ml.top_k import unpack
+from tampu.runner.draft_steps import Graphs, compute_best
 from tampu.runner.drafters import MAX_GUESS, GuessKind
 from tampu.runner.layout import TEXT
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs
-from tampu.runner.step_outputs import StepOutputs
 from tampu.runner.step_times import StepTimes
 
 _CATCH_UP = 128  # tokens that are computed before a guess, of all answers, beside other answers
-_MAX_TIMED = 64  # rows of a step whose time is kept
-
-
-class Graphs(Protocol):
-    """Computes the steps of a draft model."""
-
-    def submit(self, step: StepInputs) -> Future[Computed]:
-        """Start computing a step; the result is one array (outputs, vocabulary)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -240,11 +228,4 @@ class DraftModel:
             [Segment(own, part.start) for own, part in zip(cells, parts, strict=True)],
             candidates=self._candidates,
         )
-        began = time.perf_counter()
-        result = self._graphs.submit(inputs).result().outputs[0]
-        if len(inputs.tokens) <= _MAX_TIMED:
-            self.times.add(len(inputs.tokens), time.perf_counter() - began)
-        outputs = StepOutputs.of(inputs, result)
-        return [
-            int(unpack(row).tokens[0] if outputs.is_best else row.argmax()) for row in outputs.every
-        ]
+        return compute_best(self._graphs, inputs, self.times)

@@ -103,7 +103,7 @@ class EngineCore:
         self._stats.computed(job, computed, wait_ns)
         start_ns = time.perf_counter_ns()
         sampled = job.finish(computed, step.prepared)
-        self._stats.span("sample", start_ns, len(sampled))
+        self._stats.span("sample", start_ns, _count(sampled))
         job.measured((time.perf_counter_ns() - max(step.launched_ns, computed.began_ns)) / 1e9)
         return sampled
 
@@ -149,7 +149,7 @@ class EngineCore:
         """Send the text of the tokens to the callers, and end completed sequences."""
         start_ns = time.perf_counter_ns()
         step.job.deliver(sampled)
-        self._stats.span("deliver", start_ns, len(sampled))
+        self._stats.span("deliver", start_ns, _count(sampled))
 
     def _next(self, in_flight: Step | None) -> Job | None:
         """Choose the next job; batches and images alternate."""
@@ -168,3 +168,8 @@ class EngineCore:
         error = step.result.exception()
         if isinstance(error, DeviceLostError):
             raise error
+
+
+def _count(sampled: StepTokens) -> int:
+    """Return the number of tokens of all sequences: with drafts several of one."""
+    return sum(map(len, sampled.values()))

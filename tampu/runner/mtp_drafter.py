@@ -17,19 +17,16 @@ text consists of these, others are not guessed (compare arXiv:2502.14856, which 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from tampu.kvcache import KVCacheManager, Segment
-from tampu.ml.top_k import unpack
-from tampu.runner.draft_model import Graphs
+from tampu.runner.draft_steps import Graphs, compute_best
 from tampu.runner.drafters import MAX_GUESS, GuessKind
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs
-from tampu.runner.step_outputs import StepOutputs
 from tampu.runner.step_times import StepTimes
 
 _FIRST = 65_536
@@ -156,10 +153,4 @@ class MTPDrafter:
             candidates=self._candidates,
             drafts_from=vocabulary,
         )
-        began = time.perf_counter()
-        result = self._graphs.submit(inputs).result().outputs[0]
-        self.times.add(len(tokens), time.perf_counter() - began)
-        outputs = StepOutputs.of(inputs, result)
-        return [
-            int(unpack(row).tokens[0] if outputs.is_best else row.argmax()) for row in outputs.every
-        ]
+        return compute_best(self._graphs, inputs, self.times)

@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 from tampu.errors import DeviceLostError, TampuError
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.kvcache.prefix_tree import PrefixTree
-from tampu.runner.batch import Plan
+from tampu.runner.batch import BatchPart, Plan
+from tampu.runner.draft_budget import DraftBudget
 from tampu.runner.drafters import (
     MAX_GUESS,
     NOTHING,
@@ -165,6 +166,7 @@ class Speculation:
         self.times = times or StepTimes()
         self.model = model
         self._asking_s = 0.0  # the time of its last guesses, which is not that of a step
+        self._budget = DraftBudget()
         self._unasked = 0
         self._rates = {kind: _Rate(kind.value, _LONG_MEMORY) for kind in GuessKind}
         self._answers: WeakKeyDictionary[Sequence, _Answer] = WeakKeyDictionary()
@@ -172,7 +174,7 @@ class Speculation:
     def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
         """Return drafts for the next step; those that are not worth their time are left out."""
         limit = self._limit(len(rooms), limit)
-        if not self.times.can_win(len(rooms), limit):
+        if not self._can_win(len(rooms), limit):
             return {}
         answers = self._next(rooms)
         if self.model is not None:
@@ -184,7 +186,7 @@ class Speculation:
         if self.model is None or not self.model.takes_cells:
             return False
         limit = self._limit(len(rooms), limit)
-        if not self.times.can_win(len(rooms), limit):
+        if not self._can_win(len(rooms), limit):
             return False
         return bool(self._wanted(self.model, rooms, limit, self._next(rooms)))
 
@@ -192,7 +194,7 @@ class Speculation:
         """Return whether there will be drafts once the next token of each sequence is known."""
         rooms = dict.fromkeys(sequences, MAX_GUESS)
         limit = self._limit(len(rooms), _MAX_DRAFTS)
-        if not self.times.can_win(len(rooms), limit):
+        if not self._can_win(len(rooms), limit):
             return False
         answers = self._next(rooms)
         if self._best(rooms, limit, answers, unknown=1):
@@ -201,9 +203,19 @@ class Speculation:
 
     def measured(self, plan: Plan, seconds: float) -> None:
         """Note how long a batch took, until the next one was launched."""
-        seconds, self._asking_s = seconds - self._asking_s, 0.0
-        if not any(part.is_prefill for part in plan.parts):
-            self.times.add(len(plan.inputs.tokens), seconds)
+        asking_s, self._asking_s = self._asking_s, 0.0
+        if any(part.is_prefill for part in plan.parts):
+            return
+        rows = len(plan.inputs.tokens)
+        own = rows - sum(len(part.drafts) for part in plan.parts)
+        self.times.add(rows, seconds - asking_s)
+        # By usual times: other work on the machine is no loss by drafts.
+        step_s = self.times.at(own)
+        lost = min(asking_s, step_s)
+        if plan.has_drafts:
+            right = sum(_right(part) for part in plan.parts)
+            lost += self.times.at(rows) - step_s * (1 + right / own)
+        self._budget.add(seconds, lost, step_s)
 
     def ended(self, sequence: Sequence) -> None:
         """Forget a sequence, which has given up its slot."""
@@ -211,6 +223,10 @@ class Speculation:
             self.model.ended(sequence)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _can_win(self, rows: int, limit: int) -> bool:
+        """Return whether a step of so many rows may have drafts."""
+        return not self._budget.is_spent and self.times.can_win(rows, limit)
 
     def _limit(self, rows: int, limit: int) -> int:
         """Return how many drafts a step may have beside so many rows."""
@@ -334,3 +350,11 @@ class Speculation:
             drafters.append(PrefixDrafter(self._tree, keys, sequence.variant.key_offset))
         drafters.append(NgramDrafter(sequence.tokens[:length], sequence.predicted))
         return drafters
+
+
+def _right(part: BatchPart) -> int:
+    """Return how many drafts of a part that was computed were right."""
+    sequence, first = part.sequence, part.start + 1
+    known = sequence.tokens[first : min(first + len(part.drafts), sequence.length)].tolist()
+    pairs = enumerate(zip(part.drafts, known, strict=False))
+    return next((number for number, (draft, token) in pairs if draft != token), len(known))

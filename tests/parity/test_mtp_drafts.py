@@ -32,7 +32,10 @@ pytestmark = pytest.mark.parity
 
 NAMES = [
     "qwen35",
-    *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen35moe", "qwen3next")),
+    *(
+        pytest.param(each, marks=pytest.mark.slow)
+        for each in ("qwen35moe", "qwen3next", "glm4moe", "deepseek2_v3", "deepseek2_glm")
+    ),
 ]
 WRONG = 300
 

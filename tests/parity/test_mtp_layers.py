@@ -21,11 +21,12 @@ from tampu.engine.engine import Engine
 from tampu.gguf_compat import read_model
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.models import bind_model
-from tampu.models.qwen35 import MTPLayer
+from tampu.nn import LayerShape, MTPLayer
+from tampu.nn.model import cache_parts
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
-NAMES = ["qwen35", "qwen35moe", "qwen3next"]
+NAMES = ["qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2_v3", "deepseek2_glm"]
 COUNT = 20
 
 
@@ -65,11 +66,16 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
         assert block.output_norm
         weights.load(backend)
         context = backend.context()
+        rows, *_ = cache_parts(model.cache_shapes()[-1])
+        assert isinstance(rows, LayerShape)
+        positions = np.arange(COUNT, dtype=np.int32)
+        if model.positions_per_token > 1:
+            positions = np.tile(positions, (model.positions_per_token, 1))
         mask = np.where(np.tri(COUNT, dtype=np.bool_), 0, -np.inf).astype(np.float16)
         data = {
             "embeddings": embeddings,
             "hidden": hidden,
-            "positions": np.tile(np.arange(COUNT, dtype=np.int32), (4, 1)),
+            "positions": positions,
             "mask": mask,
         }
         kinds = [GGMLType.F32, GGMLType.F32, GGMLType.I32, GGMLType.F16]
@@ -80,7 +86,7 @@ def ours_of(backend: Backend, path: Path, embeddings: Any, hidden: Any) -> Any:
         found = block(
             inputs["embeddings"],
             inputs["hidden"],
-            OneSequence(Whole(inputs["mask"]), Beginning(())),
+            OneSequence(Whole(inputs["mask"], rows.latent_rank), Beginning(())),
             rotate=partial(model.options.rope(), positions=inputs["positions"]),
             o=model.options,
         )

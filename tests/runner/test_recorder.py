@@ -52,7 +52,9 @@ def test_steps_tell_which_drafts_were_right() -> None:
         for each in asked:
             each.events()
         engine.wait_until_idle()
-        parts = [part for step in engine.runner.observe().steps for part in step.parts]
+        observed = engine.runner.observe()
+        parts = [part for step in observed.steps for part in step.parts]
+    assert observed.generated_tokens == 120
     for each in asked:
         usage, own = each.sequence.usage(), [p for p in parts if p.request == each.sequence.number]
         assert sum(part.drafts for part in own) == usage.drafted_tokens

@@ -8,6 +8,7 @@ that is accepted too often, or a token after a wrong draft that is chosen otherw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +18,15 @@ import pytest
 from support.fake_graphs import VOCABULARY, FakeEngine, FakeGraphs, FakeRequest, hashed
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
-from tampu.kvcache.prefix_tree import PrefixTree
+from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.drafters import Drafter, GrammarDrafter, NgramDrafter, PrefixDrafter
 from tampu.runner.drafts import Drafts
+from tampu.runner.mtp_drafter import MTPDrafter
 from tampu.runner.sequence import Sequence
+from tampu.runner.speculation import GuessingModel
+from tampu.runner.step_inputs import StepInputs
 
 FIRST, WORDS = 2, 6  # tokens 2 to 7
 SLOTS, LENGTH, CONTEXT = 8, 240, 256
@@ -123,17 +127,25 @@ class Guessing:
         self.drafters.pop(sequence, None)
 
 
-class Asking(Guessing):
-    """Asks a draft model, whose favourite words are those of the chain."""
+class Predictor:
+    """Computes the steps of a layer of multi-token prediction, whose logits are the chain's."""
 
-    def __init__(self) -> None:
+    def submit(self, step: StepInputs) -> Future[Computed]:
+        result: Future[Computed] = Future()
+        result.set_result(Computed([LOGITS[step.tokens - FIRST, : step.drafts_from]], 0, 0))
+        return result
+
+
+class Asking(Guessing):
+    """Asks a model that guesses, whose favourite words are those of the chain."""
+
+    def __init__(self, model: GuessingModel) -> None:
         super().__init__(lambda _: pytest.fail("it has no drafters"))
-        cells = SLOTS * CONTEXT
-        manager = KVCacheManager([AttentionGroup(Cells(cells))])
-        graphs: Any = Chain(hashed, cells)
-        self._model = DraftModel(
-            graphs, manager, context=CONTEXT, batch=256, vocabulary=VOCABULARY, cost=0.1
-        )
+        self._model = model
+
+    def needs_cells(self, rooms: Mapping[Sequence, int], limit: int) -> bool:  # noqa: ARG002
+        """Return whether the model takes cells of the target's cache."""
+        return self._model.takes_cells
 
     def choose(self, rooms: Mapping[Sequence, int], limit: int) -> Drafts:
         """Return what the model guesses."""
@@ -145,6 +157,19 @@ class Asking(Guessing):
     def ended(self, sequence: Sequence) -> None:
         """Free its cells."""
         self._model.ended(sequence)
+
+
+def draft_model(_: KVCacheManager) -> Asking:
+    cells = SLOTS * CONTEXT
+    manager = KVCacheManager([AttentionGroup(Cells(cells))])
+    graphs: Any = Chain(hashed, cells)
+    return Asking(
+        DraftModel(graphs, manager, context=CONTEXT, batch=256, vocabulary=VOCABULARY, cost=0.1)
+    )
+
+
+def multi_token_prediction(manager: KVCacheManager) -> Asking:
+    return Asking(MTPDrafter(Predictor(), manager, vocabulary=VOCABULARY, cost=0.1))
 
 
 def by_ngrams(sequence: Sequence) -> Drafter:
@@ -160,20 +185,22 @@ def by_grammar(sequence: Sequence) -> Drafter:
     return GrammarDrafter(sequence.constraint)
 
 
-def by_prefixes(tree: PrefixTree) -> Callable[[Sequence], Drafter]:
-    return lambda sequence: PrefixDrafter(tree, sequence.keys[: sequence.length], 0)
+def by_prefixes(manager: KVCacheManager) -> Guessing:
+    tree = manager.prefixes.tree
+    return Guessing(lambda sequence: PrefixDrafter(tree, sequence.keys[: sequence.length], 0))
 
 
-SOURCES: dict[str, Callable[[PrefixTree], Guessing]] = {
+SOURCES: dict[str, Callable[[KVCacheManager], Guessing]] = {
     "n-grams": lambda _: Guessing(by_ngrams),
     "prediction": lambda _: Guessing(by_prediction),
-    "prefixes": lambda tree: Guessing(by_prefixes(tree)),
+    "prefixes": by_prefixes,
     "grammar": lambda _: Guessing(by_grammar),
-    "draft model": lambda _: Asking(),
+    "draft model": draft_model,
+    "multi-token prediction": multi_token_prediction,
 }
 QUICK = [("n-grams", False, 20_000), ("draft model", True, 10_000)]
 WHOLE = [
-    pytest.param(name, has_grammar, 10**5, marks=pytest.mark.slow)
+    pytest.param(name, has_grammar, 10**6, marks=pytest.mark.slow)
     for name in SOURCES
     for has_grammar in (False, True)
     if has_grammar or name != "grammar"
@@ -209,7 +236,7 @@ def test_tokens_are_as_frequent_as_they_are_probable(
         hashed, slots=SLOTS, context=CONTEXT, batch=64, graphs=Chain,
         max_drafts=SLOTS * DRAFTS,
     ) as engine:  # fmt: skip
-        source = SOURCES[name](engine.kv_manager.prefixes.tree)
+        source = SOURCES[name](engine.kv_manager)
         engine.scheduler.drafts.source = source
         options: dict[str, Any] = {
             "temperature": TEMPERATURE, "top_k": TOP_K, "top_p": 1.0, "min_p": 0.0,

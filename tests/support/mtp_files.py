@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers.modeling_layers import MtpLayer
 
 from tampu.convert import convert
 
-PREFIXES = {
+_QWENS = {
     "eh_proj.": "mtp.fc.",
     "enorm.": "mtp.pre_fc_norm_embedding.",
     "hnorm.": "mtp.pre_fc_norm_hidden.",
@@ -28,12 +28,41 @@ PREFIXES = {
 def mtp_layer(model: Any) -> Any:
     """Return a layer of multi-token prediction with weights of its own."""
     config = copy.deepcopy(model.config)
-    config.layer_types = ["full_attention"]
-    decoder = model.model.layers[2]
-    made = MtpLayer(config, type(decoder), type(decoder.input_layernorm), 0).float().eval()
+    if _is_qwens(model):
+        config.layer_types = ["full_attention"] * 3
+    decoder = model.model.layers[2]  # its feed-forward part is that of most layers
+    made = MtpLayer(config, type(decoder), type(decoder.input_layernorm), 2).float().eval()
     made.config = model.config
     draw_weights(made, seed=3)
     return made
+
+
+def _is_qwens(model: Any) -> bool:
+    return "qwen" in str(model.config.model_type)
+
+
+def _deepseeks(number: int) -> dict[str, str]:
+    """Return the names of the parts in checkpoints of DeepSeek and GLM, after so many layers."""
+    layer = f"model.layers.{number}."
+    names = {name: f"{layer}{name}" for name in ("eh_proj.", "enorm.", "hnorm.")}
+    return {**names, "post_norm.": f"{layer}shared_head.norm.", "mtp_block.": layer}
+
+
+def _by_expert(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors with each expert's matrices by themselves, as checkpoints have them."""
+    found: dict[str, torch.Tensor] = {}
+    for name, value in tensors.items():
+        experts, _, part = name.rpartition(".")
+        if part == "gate_up_proj":
+            for number, each in enumerate(value):
+                gate, up = each.chunk(2)
+                found[f"{experts}.{number}.gate_proj.weight"] = gate
+                found[f"{experts}.{number}.up_proj.weight"] = up
+        elif part == "down_proj":
+            found |= {f"{experts}.{at}.down_proj.weight": each for at, each in enumerate(value)}
+        else:
+            found[name] = value
+    return found
 
 
 def with_mtp_layer(
@@ -50,10 +79,12 @@ def with_mtp_layer(
     made = mtp_layer(model)
     shutil.copytree(laboratory.checkpoint(name), folder / "checkpoint")
     path = folder / "checkpoint" / "model.safetensors"
+    prefixes = _QWENS if _is_qwens(model) else _deepseeks(model.config.num_hidden_layers)
+    stored = made.state_dict() if _is_qwens(model) else _by_expert(made.state_dict())
     added = {
-        PREFIXES[prefix] + key.removeprefix(prefix): value.contiguous()
-        for key, value in made.state_dict().items()
-        for prefix in PREFIXES
+        prefixes[prefix] + key.removeprefix(prefix): value.contiguous()
+        for key, value in stored.items()
+        for prefix in prefixes
         if key.startswith(prefix)
     }
     change(added)
