@@ -28,7 +28,7 @@ def compute_best(graphs: Graphs, inputs: StepInputs, times: StepTimes) -> list[i
     Args:
         graphs: compute it.
         inputs: of the step.
-        times: are told how long it took.
+        times: to which its time is added.
 
     Raises:
         TampuError: if a device fails.

@@ -209,7 +209,7 @@ class Speculation:
         rows = len(plan.inputs.tokens)
         own = rows - sum(len(part.drafts) for part in plan.parts)
         self.times.add(rows, seconds - asking_s)
-        # By usual times: other work on the machine is no loss by drafts.
+        # By usual times: steps that other work made slow do not count as lost.
         step_s = self.times.at(own)
         lost = min(asking_s, step_s)
         if plan.has_drafts:
