@@ -17,7 +17,7 @@ def test_completion_and_help_see_the_public_names() -> None:
 
 # What callers neither make nor look into: results of `prepare_file`, and what the server uses.
 HANDED_ON = {
-    "BatchCounts", "Failed", "ForkServerClient", "NumberedImage", "PreparedMedia", "Result",
+    "BatchCounts", "Failed", "ForkServerClient", "NumberedMedia", "PreparedMedia", "Result",
     "Running", "Settings",
 }  # fmt: skip
 

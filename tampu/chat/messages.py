@@ -66,7 +66,7 @@ def read_messages(
     Args:
         messages: with a role and content: a text, or a list of parts with the type "text". An
             assistant's may have tool calls instead, in OpenAI's format or as `ToolCall`, and a
-            user's may have `images`, also videos, and `audio`; it returns all under `images`.
+            user's may have `images`, also videos, and `audio`; it returns all under `media`.
         read_file: returns an image, a video or a sound that was given, and gets its place for
             messages.
 
@@ -104,15 +104,17 @@ def _read_message(
         raise RequestError(f"{where}.role {what}")
     found = {**message, "role": read_role(role, where)}
     calls = message.get("tool_calls")
-    media = [field for field in ("images", "audio") if message.get(field) is not None]
+    given_in = [field for field in ("images", "audio") if message.get(field) is not None]
     files: list[Any] = []
-    for field in media:
+    for field in given_in:
         given = found.pop(field)
         if not isinstance(given, list | tuple):
             raise RequestError(f"{where}.{field} must be a list, not {type(given).__name__}")
         files += [read_file(file, f"{where}.{field}[{i}]") for i, file in enumerate(given)]
-    if media:
-        found["images"] = files
+    if found.pop("media", None) is not None:
+        raise RequestError(f"{where}.media is not known: files go into images or audio")
+    if given_in:
+        found["media"] = files
     if calls is not None:
         if not isinstance(calls, list | tuple):
             raise RequestError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")

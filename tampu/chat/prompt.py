@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tampu.chat.images import ImagePlaceholders, Item
+from tampu.chat.media import Item, MediaPlaceholders
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
@@ -32,8 +32,8 @@ class BuiltPrompt:
     """A conversation as the model takes it.
 
     Attributes:
-        tokens: with the images at their places.
-        more: how many more inputs the images have than places.
+        tokens: with the media at their places.
+        more: how many more inputs the media have than places.
         ends_in_reasoning: whether it ends inside reasoning that the output continues.
         dropped: tokens of the conversation that did not fit.
     """
@@ -114,7 +114,7 @@ class PromptBuilder:
         prompt may still be longer; the engine then cuts or refuses it.
 
         Args:
-            messages: with `role` and `content`, in the form of Hugging Face's templates; `images`
+            messages: with `role` and `content`, in the form of Hugging Face's templates; `media`
                 are prepared for the model.
             limit: in tokens; None: no message is dropped.
             tools: functions that the model may call.
@@ -195,7 +195,7 @@ class PromptBuilder:
         Raises:
             RequestError: when the template refuses the conversation.
         """
-        marks, mark = ImagePlaceholders(), f"[ending-{secrets.token_hex(8)}]"
+        marks, mark = MediaPlaceholders(), f"[ending-{secrets.token_hex(8)}]"
         values = self._template.think_variables(think=False)
         prompt = self._render(marks.place(_with_ending(messages, separator, mark)), tools, values)
         prompt = (*prompt, (self.style.without_reasoning(text_of(prompt[-1:])), True))
@@ -214,7 +214,7 @@ class PromptBuilder:
         *,
         add_generation_prompt: bool,
     ) -> BuiltPrompt:
-        marks = ImagePlaceholders()
+        marks = MediaPlaceholders()
         prompt, in_reasoning = self._with_begun_answer(
             messages, tools, values, marks.place, add_generation_prompt=add_generation_prompt
         )
@@ -230,7 +230,7 @@ class PromptBuilder:
         *,
         add_generation_prompt: bool,
     ) -> tuple[Prompt, bool]:
-        """Return the prompt, with images put in place, and whether it ends inside reasoning."""
+        """Return the prompt, with media put in place, and whether it ends inside reasoning."""
         if not add_generation_prompt:
             return self._render(place(messages), tools, values, add_generation_prompt=False), False
         begun = self._begun_answer(messages)

@@ -102,7 +102,7 @@ class SandboxedTemplate:
             self._template.render()
         asked = {
             "template": _sources(self._template),
-            "messages": [_without_images(message) for message in messages],
+            "messages": [_with_numbers(message) for message in messages],
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
@@ -181,10 +181,13 @@ def _sources(template: PromptTemplate) -> tuple[str, ...]:
     return ("go", template.source)
 
 
-def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with numbers for its images: templates at most count them."""
-    images = message.get("images")
-    return {**message, "images": [*range(len(images))]} if images else message
+def _with_numbers(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with numbers for its media, as `images`: templates at most count them."""
+    media = message.get("media")
+    if not media:
+        return message
+    others = {name: value for name, value in message.items() if name != "media"}
+    return {**others, "images": [*range(len(media))]}
 
 
 _templates: dict[tuple[str, ...], CompiledTemplate] = {}  # the one that this process renders

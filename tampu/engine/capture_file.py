@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item, token_ids
+from tampu.chat.media import Item, token_ids
 from tampu.engine.captures import Capture, CapturePlan
 from tampu.engine.completion import RequestHandle
 from tampu.engine.handlers.capture import begin, planned

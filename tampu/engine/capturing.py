@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import PreparedMedia
+from tampu.chat.media import PreparedMedia
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.capture_file import write_captures
 from tampu.engine.captures import Capture, Captured
@@ -25,11 +25,11 @@ from tampu.errors import RequestError
 from tampu.ml import Tensor
 from tampu.nn.points import LAYER_OUTPUTS, final_norm
 from tampu.runner.capture_options import CaptureOptions
-from tampu.runner.layout import NumberedImage
+from tampu.runner.layout import NumberedMedia
 from tampu.runner.pooled import compute_rows
 from tampu.sampling import top_logprobs
 
-CapturePrompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedMedia | Message]
+CapturePrompt: TypeAlias = str | Sequence[int | NumberedMedia | PreparedMedia | Message]
 """A prompt, or the messages of a conversation."""
 
 

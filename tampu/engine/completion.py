@@ -127,7 +127,7 @@ class RequestHandle:
 
 
 def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs:
-    """Return the prompt, with its middle removed if it is too long; images stay whole.
+    """Return the prompt, with its middle removed if it is too long; media stay whole.
 
     Raises:
         ContextLengthError: if it is too long and `truncate` is off, or nothing would be left.

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item
+from tampu.chat.media import Item
 from tampu.engine.captures import Capture, CapturePlan
 from tampu.engine.completion import RequestHandle
 from tampu.engine.handlers.capture import begin, planned

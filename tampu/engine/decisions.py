@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeAlias
 
-from tampu.chat.images import Item, length
+from tampu.chat.media import Item, length
 from tampu.engine.questions import (
     Choice,
     Decision,

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item, PreparedMedia
+from tampu.chat.media import Item, PreparedMedia
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
@@ -56,7 +56,7 @@ from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import UNIT
 from tampu.runner.generate_options import GenerateOptions
-from tampu.runner.layout import NumberedImage
+from tampu.runner.layout import NumberedMedia
 from tampu.runner.sequence import Sink
 from tampu.runner.stats import Trace
 from tampu.sampling.candidates import require_finite
@@ -269,7 +269,7 @@ class Engine(CapturingModel, AsyncRequests):
         tools: Sequence[Message] | None = None,
         think: Think = None,
         truncate: bool = False,
-    ) -> list[int | NumberedImage]:
+    ) -> list[int | NumberedMedia]:
         """Return the prompt of a conversation in `chat`: token ids, and images.
 
         With `truncate`, the oldest messages are dropped if it is longer than the context.
@@ -281,7 +281,7 @@ class Engine(CapturingModel, AsyncRequests):
         return self.requests.prompt(chat, truncate=truncate).tokens
 
     @checked
-    def prepare_image(self, image: File) -> NumberedImage:
+    def prepare_image(self, image: File) -> NumberedMedia:
         """Return an image prepared for the model, as an item of a prompt.
 
         Args:
@@ -309,7 +309,7 @@ class Engine(CapturingModel, AsyncRequests):
         return self.media.prepare_audio(read_file(sound, "sound"))
 
     @checked
-    def prepare_file(self, file: File) -> NumberedImage | PreparedMedia:
+    def prepare_file(self, file: File) -> NumberedMedia | PreparedMedia:
         """Return an image as `prepare_image`, a video (MP4, WebM, AVI, ...), or a sound."""
         return self.media.prepare_file(read_file(file, "file"))
 

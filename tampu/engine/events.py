@@ -30,7 +30,7 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     """The prompt is these tokens; an invalid request has none.
 
     Attributes:
-        tokens: of the prompt, with the placeholders of images.
+        tokens: of the prompt, with the placeholders of media.
         dropped: how many more did not fit the context.
         begin: what the tokenizer has put in front of a text, such as "<s>" or "<s> ".
         choice: as in `TextDelta`.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.images import Item, PreparedMedia
+from tampu.chat.media import Item, PreparedMedia
 from tampu.engine.adapters import Adapters
 from tampu.engine.captures import CapturePlan, CaptureStore, plan_capture
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
@@ -27,7 +27,7 @@ from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.generate_options import GenerateOptions
-from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
+from tampu.runner.layout import Inputs, NumberedMedia, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
@@ -48,8 +48,8 @@ log = logging.getLogger("tampu.engine.input_processor")
 TRACE = 5
 """The level at which prompts and output are logged, token by token."""
 
-Prompt: TypeAlias = str | Sequence[int | NumberedImage | PreparedMedia]
-"""Text, or token ids and images and videos that `Engine` prepared."""
+Prompt: TypeAlias = str | Sequence[int | NumberedMedia | PreparedMedia]
+"""Text, or token ids and media that `Engine` prepared."""
 
 _NO_OUTPUT = GenerateOptions(max_tokens=0)
 
@@ -168,7 +168,7 @@ class InputProcessor:
             self._grammars().prepare()
 
     def keys(self, prompt: Prompt) -> npt.NDArray[np.int32]:
-        """Return a prompt as the prefix tree has it: tokens, and negative numbers of images."""
+        """Return a prompt as the prefix tree has it: tokens, and negative numbers of media."""
         return self._inputs(prompt).keys
 
     def close(self) -> None:
@@ -268,12 +268,12 @@ class InputProcessor:
         given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else flat(prompt)
         if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
-        pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
-        for is_image, items in groupby(given, lambda item: isinstance(item, NumberedImage)):
-            if is_image:
-                pieces += [item for item in items if isinstance(item, NumberedImage)]
+        pieces: list[npt.NDArray[np.int32] | NumberedMedia] = []
+        for is_media, items in groupby(given, lambda item: isinstance(item, NumberedMedia)):
+            if is_media:
+                pieces += [item for item in items if isinstance(item, NumberedMedia)]
             else:
-                tokens = [item for item in items if not isinstance(item, NumberedImage)]
+                tokens = [item for item in items if not isinstance(item, NumberedMedia)]
                 pieces.append(np.asarray(known_tokens(tokens, self._tokenizer), np.int32))
         inputs, longest = lay_out(pieces), self._model.graphs.max_bidirectional_tokens
         if longest is None:

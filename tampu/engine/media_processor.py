@@ -6,11 +6,11 @@ from typing import cast
 
 from tampu.audio import is_audio
 from tampu.audio.sandboxed import SandboxedAudioDecoder
-from tampu.chat.images import Item, PreparedMedia
+from tampu.chat.media import Item, PreparedMedia
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError, UnsupportedRequestError
-from tampu.nn import AudioModel, PreparedImage, RGBImage, Samples, VisionModel
-from tampu.runner.layout import NumberedImage
+from tampu.nn import AudioModel, MediaItem, RGBImage, Samples, VisionModel
+from tampu.runner.layout import NumberedMedia
 from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
 from tampu.vision.sandboxed_video import SandboxedVideoDecoder
@@ -27,18 +27,18 @@ class MediaProcessor:
         self._is_deterministic = model.options.deterministic
         self._encoder = model.vision
         self._audio_encoder = model.audio
-        self._images = model.scheduler.images
+        self._encoder_cache = model.scheduler.encoder_cache
         self._tokenizer = model.tokenizer
         self._decoder = SandboxedDecoder(fork_server)
         self._video_decoder = SandboxedVideoDecoder(fork_server)
         self._audio_decoder = SandboxedAudioDecoder(fork_server)
 
-    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
+    def prepare_image(self, image: bytes | RGBImage) -> NumberedMedia:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
         vision = self._vision("images")
         pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
-        number = self._images.number(pixels)
-        return NumberedImage(vision.prepare(pixels), number)
+        number = self._encoder_cache.number(pixels)
+        return NumberedMedia(vision.prepare(pixels), number)
 
     def prepare_video(self, file: bytes) -> PreparedMedia:
         """Return a video as the model takes it: frames, with their times as text.
@@ -64,8 +64,8 @@ class MediaProcessor:
             part = slice(first, first + _FRAMES)
             text = f"<{video.times[part].mean():.1f} seconds>"
             items += self._tokenizer.encode_inside(text)
-            number = self._images.number(video.frames[part])
-            items.append(NumberedImage(vision.prepare_frames(video.frames[part]), number))
+            number = self._encoder_cache.number(video.frames[part])
+            items.append(NumberedMedia(vision.prepare_frames(video.frames[part]), number))
         return PreparedMedia(tuple(items))
 
     def prepare_audio(self, sound: bytes | Samples) -> PreparedMedia:
@@ -77,7 +77,7 @@ class MediaProcessor:
         encoder = self._audio()
         samples = self.decode_audio(sound) if isinstance(sound, bytes) else sound
         items = (
-            self._numbered(item) if isinstance(item, PreparedImage) else item
+            self._numbered(item) if isinstance(item, MediaItem) else item
             for item in encoder.prepare(samples)
         )
         return PreparedMedia(tuple(items))
@@ -91,7 +91,7 @@ class MediaProcessor:
         self._audio()
         return self._audio_decoder.decode(file)
 
-    def prepare_file(self, file: bytes | RGBImage | Samples) -> NumberedImage | PreparedMedia:
+    def prepare_file(self, file: bytes | RGBImage | Samples) -> NumberedMedia | PreparedMedia:
         """Return the image, the video or the sound in a file as the model takes it."""
         if not isinstance(file, bytes):
             if file.ndim == 1:
@@ -101,8 +101,8 @@ class MediaProcessor:
             return self.prepare_audio(file)
         return self.prepare_video(file) if is_video(file) else self.prepare_image(file)
 
-    def _numbered(self, part: PreparedImage) -> NumberedImage:
-        return NumberedImage(part, self._images.number_of(part.digest()))
+    def _numbered(self, part: MediaItem) -> NumberedMedia:
+        return NumberedMedia(part, self._encoder_cache.number_of(part.digest()))
 
     def _audio(self) -> AudioModel:
         if self._audio_encoder is None:

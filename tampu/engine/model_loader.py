@@ -42,9 +42,9 @@ from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.nn import AudioModel, Model, StateShape, VisionModel, cache_parts
 from tampu.nn.mismatch import naming_tensors
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.graph_cache import GraphCache, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.images import ImageStore
 from tampu.runner.kv_connector import KVConnector
 from tampu.runner.kv_copies import KVCopies
 from tampu.runner.scheduler import Scheduler
@@ -55,7 +55,7 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("tampu")
 
-_IMAGE_STORE_BYTES = 256 * 2**20
+_ENCODER_CACHE_BYTES = 256 * 2**20
 _ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
 NODES_PER_RUN = 64  # at most, of a recurrent layer
 _TOKEN_TENSORS = ("token_embd.weight", "output.weight")
@@ -299,8 +299,9 @@ def _scheduler(
     plan: _Plan, cache: Cache, graphs: _Graphs, key: CacheKey, options: LoadOptions
 ) -> tuple[Scheduler, KVCopies]:
     """Return the scheduler, and what copies rows of its cache."""
-    manager, images = KVCacheManager(cache.groups()), ImageStore(_IMAGE_STORE_BYTES)
-    copies = KVCopies(manager, CacheRows(cache), images)
+    manager = KVCacheManager(cache.groups())
+    encoder_cache = EncoderCache(_ENCODER_CACHE_BYTES)
+    copies = KVCopies(manager, CacheRows(cache), encoder_cache)
     model, size = plan.bound.model, plan.footprint.size
     is_encoder = model.max_bidirectional_tokens is not None
     scheduler = Scheduler(
@@ -310,7 +311,7 @@ def _scheduler(
         max_batch_tokens=graphs.sizes.largest,
         max_outputs=graphs.outputs,
         positions_per_token=model.positions_per_token,
-        images=images,
+        encoder_cache=encoder_cache,
         connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
         candidates=graphs.candidates,
         drafts=find_guesses(plan.bound, manager, graphs.cache, graphs.candidates, options),

@@ -36,7 +36,7 @@ class NativeModel(Backend):
         requests: builds prompts, and the grammars and parsers of outputs.
         runner: the run loop, with its statistics.
         inputs: makes sequences of prompts.
-        media: prepares images and videos.
+        media: prepares images, videos and sounds.
         adapters: those that requests may choose (`lora`).
         snapshots: copies of its cache in files.
         prefixes: the last prompts that had borders.

@@ -2,7 +2,7 @@
 
 A prompt's hashes are made of its text at borders, before it is tokenized: the ends of messages, and
 blocks within long ones. Each covers all that comes before, so that prompts which have a hash in
-common are the same up to that border. An image counts by the bytes of its file.
+common are the same up to that border. An image or a sound counts by the bytes of its file.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def _pieces(prompt: Prompt) -> Iterator[bytes]:
     match prompt:
         case ChatPrompt():
             yield from _chat_pieces(prompt)
-        case TextPrompt(text=text, images=images):
-            before, *parts = text.split(MEDIA_MARKER, len(images))
+        case TextPrompt(text=text, media=media):
+            before, *parts = text.split(MEDIA_MARKER, len(media))
             yield before.encode("utf-8", "surrogatepass")
-            for image, part in zip(images, parts, strict=False):  # refused where they are loaded
-                yield _digest(image).encode() + part.encode("utf-8", "surrogatepass")
+            for file, part in zip(media, parts, strict=False):  # refused where they are loaded
+                yield _digest(file).encode() + part.encode("utf-8", "surrogatepass")
         case FIMPrompt(prefix=prefix, suffix=suffix):
             yield prefix.encode("utf-8", "surrogatepass")
             yield b"\0" + suffix.encode("utf-8", "surrogatepass")
@@ -93,25 +93,25 @@ def _chat_pieces(prompt: ChatPrompt) -> Iterator[bytes]:
     """Yield each message, the first one with what the template writes before the messages.
 
     There is no border before the first message's text: it would be the same in all conversations.
-    Images have a border of their own: they are most of what a question about them costs.
+    Media have a border of their own: they are most of what a question about them costs.
     """
     head = _encoder.encode((prompt.before, prompt.tools, prompt.variables, prompt.think))
     for message in prompt.messages:
-        images = [_digest(image) for image in message.get("images") or ()]
+        media = [_digest(file) for file in message.get("media") or ()]
         others = {name: value for name, value in message.items() if name not in _LONG}
         content = message.get("content") or ""
         text = content if isinstance(content, str) else repr(content)
-        before = head + _encoder.encode((others, images))
-        if images:
+        before = head + _encoder.encode((others, media))
+        if media:
             yield before
             before = b""
         yield before + text.encode("utf-8", "surrogatepass")
         head = b""
 
 
-_LONG = ("content", "images")
+_LONG = ("content", "media")
 
 
-def _digest(image: object) -> str:
-    data = image if isinstance(image, bytes) else repr(image).encode()
+def _digest(file: object) -> str:
+    data = file if isinstance(file, bytes) else repr(file).encode()
     return hashlib.blake2b(data, digest_size=_HASH_BYTES).hexdigest()

@@ -13,12 +13,12 @@ class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
     """A text that is used as it is, without a template.
 
     Attributes:
-        text: if there are images, with `MEDIA_MARKER` at the place of each.
-        images: files of images, videos and sounds.
+        text: if there are media, with `MEDIA_MARKER` at the place of each.
+        media: files of images, videos and sounds.
     """
 
     text: str
-    images: tuple[bytes, ...] = ()
+    media: tuple[bytes, ...] = ()
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
@@ -28,7 +28,7 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class ItemsPrompt(msgspec.Struct, frozen=True, tag="items"):
-    """Token ids, and images and videos that this process has prepared; not for messages."""
+    """Token ids, and media that this process has prepared; not for messages."""
 
     items: tuple[Any, ...]
 
@@ -45,7 +45,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
 
     Attributes:
         messages: as Hugging Face's templates take them; files of images, videos and sounds are
-            under `images`.
+            under `media`.
         tools: functions that the model may call.
         variables: more values for the template.
         think: whether to reason before the answer, or how hard; None: the model's default.

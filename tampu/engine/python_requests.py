@@ -112,7 +112,7 @@ class PythonRequests:
 
 
 def items_prompt(prompt: Sequence[Any]) -> ItemsPrompt:
-    """Return token ids, and images that this process has prepared, as a prompt."""
+    """Return token ids, and media that this process has prepared, as a prompt."""
     return ItemsPrompt(tuple(int(i) if isinstance(i, np.integer) else i for i in prompt))
 
 

@@ -23,9 +23,7 @@ from tampu.runner.generate_options import GenerateOptions, Priority
 from tampu.runner.steering_options import Steering
 
 R_co = TypeVar("R_co", covariant=True)
-Lane: TypeAlias = Literal[
-    "short", "long", "images", "grammar", "embed", "score", "watch", "offline"
-]
+Lane: TypeAlias = Literal["short", "long", "media", "grammar", "embed", "score", "watch", "offline"]
 """The threads of a worker that run a request: it waits only for others of its lane."""
 
 Lora: TypeAlias = Mapping[str, float]
@@ -80,7 +78,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
 
     @property
     def size(self) -> int:
-        """About how many bytes it has as a message: those of its texts, tokens and images."""
+        """About how many bytes it has as a message: those of its texts, tokens and media."""
         return sum(map(prompt_size, self.contents))
 
     @property
@@ -135,11 +133,11 @@ class Computation(Request[R_co], frozen=True, kw_only=True):
 def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> Lane:
     """Return the lane of a request by what may be slow about preparing it.
 
-    Nothing ("short"), its length, its images or its grammar.
+    Nothing ("short"), its length, its media or its grammar.
     """
     if isinstance(prompt, ChatPrompt):
-        if any(message.get("images") for message in prompt.messages):
-            return "images"
+        if any(message.get("media") for message in prompt.messages):
+            return "media"
         if len(prompt.messages) > _MANY:
             return "long"
     if _text_size(prompt) > _LONG:
@@ -148,12 +146,12 @@ def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> La
 
 
 def prompt_size(prompt: Prompt) -> int:
-    """Return about how many bytes a prompt has: characters, tokens, and bytes of images."""
-    images = 0
+    """Return about how many bytes a prompt has: characters, tokens, and bytes of media."""
+    media = 0
     if isinstance(prompt, ChatPrompt):
-        given = (message.get("images") or () for message in prompt.messages)
-        images = sum(len(image) for several in given for image in several)
-    return _text_size(prompt) + images
+        given = (message.get("media") or () for message in prompt.messages)
+        media = sum(len(file) for several in given for file in several)
+    return _text_size(prompt) + media
 
 
 def _text_size(prompt: Prompt) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from tampu.chat.fim import FillInTheMiddle
-from tampu.chat.images import Item, length, media_items, prepared_images, with_images
+from tampu.chat.media import Item, length, media_items, prepared_media, with_media
 from tampu.chat.output import ChatFormat
 from tampu.chat.output.tool_grammar import (
     ReasoningMode,
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 _NO_TEMPLATE = "the model has no chat template: send a prompt, not messages"
 PrepareFile: TypeAlias = Callable[[bytes], Any]
-"""Returns the image or the video in a file as a model takes it, raises RequestError without."""
+"""Returns the image, the video or the sound in a file as a model takes it; raises RequestError for
+others."""
 
 _MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
@@ -60,7 +61,7 @@ class ModelRequest:
     """A request as a backend takes it.
 
     Attributes:
-        tokens: the prompt, with prepared images at their positions.
+        tokens: the prompt, with prepared media at their positions.
         options: with the grammar and the reasoning tags.
         output: splits the output.
     """
@@ -76,7 +77,7 @@ class RequestBuilder:
     Attributes:
         tokenizer: the model's.
         context: the maximum number of tokens of a prompt.
-        prepare_file: returns an image or a video as the model takes it.
+        prepare_file: returns an image, a video or a sound as the model takes it.
         prompts: renders conversations; None without a chat template.
         pairs: pairs queries with documents; None: the model has no rank head.
         embedding_prompts: texts before those that are embedded.
@@ -160,7 +161,7 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
-        items = isinstance(prompt, ItemsPrompt)  # the engine knows where images may be cut
+        items = isinstance(prompt, ItemsPrompt)  # the engine knows where media may be cut
         tokens = built.tokens if items else self._fitting(built, options)
         dropped = built.dropped + len(built.tokens) - len(tokens)
         if structure is not None:
@@ -196,9 +197,9 @@ class RequestBuilder:
         """
         tokenizer = self.tokenizer
         match prompt:
-            case TextPrompt(text=text, images=images):
-                if images:
-                    prepared = prepared_images(images, self.prepare_file)
+            case TextPrompt(text=text, media=media):
+                if media:
+                    prepared = prepared_media(media, self.prepare_file)
                     more = length(prepared) - len(prepared)
                     return BuiltPrompt(
                         media_items(tokenizer, text, prepared, MEDIA_MARKER), more=more
@@ -224,7 +225,7 @@ class RequestBuilder:
                 raise RequestError(_NO_TEMPLATE)
             return self._raw(before + self.tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            with_images(prompt.messages, self.prepare_file),
+            with_media(prompt.messages, self.prepare_file),
             # One less, so that the first token of the answer drops nothing.
             limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,
@@ -297,7 +298,7 @@ class RequestBuilder:
     def _fitting(self, built: BuiltPrompt, options: GenerateOptions) -> list[Item]:
         """Return a prompt without its middle if it is too long, before anything is made of it.
 
-        One with images is left to the backend.
+        One with media is left to the backend.
 
         Raises:
             ContextLengthError: if it is too long and must not be cut.

@@ -180,7 +180,7 @@ class Score(Computation[Scores], frozen=True):
 
     Attributes:
         shared: the tokens that all prompts begin with.
-        prompts: each with its continuations, all as tokens; within a process also images.
+        prompts: each with its continuations, all as tokens; within a process also media.
     """
 
     shared: Sequence[Any]

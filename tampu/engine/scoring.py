@@ -18,7 +18,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.images import Item
+from tampu.chat.media import Item
 from tampu.engine.requests import PromptScores, ScoredContinuation
 from tampu.errors import ComputeError, RequestError
 from tampu.runner.events import Done, Event, Failed, Usage, to_error

@@ -105,7 +105,7 @@ class Snapshots:
         return self.copies.manager.prefixes.forget(self.recent.pop(slot, np.empty(0, np.int32)))
 
     def save_keys(self, keys: npt.NDArray[np.int32], path: Path) -> Saved:
-        """Do the same for tokens, those of images as the prefix tree has them."""
+        """Do the same for tokens, those of images and sounds as the prefix tree has them."""
         tokens = self.copies.tokens(keys)
         cells, generations = self.loop.call(lambda: self.copies.manager.prefixes.cached(keys))
         self.loop.call(lambda: None)  # the step that was computing some of these rows is done
@@ -156,8 +156,8 @@ class Snapshots:
         descriptions = [block.description for block in blocks]
         if any(len(each.present) != len(self.copies.manager.groups) for each in descriptions):
             raise SnapshotError(f"{path.name}: the snapshot is of another model")
-        digests = {digest for each in descriptions for _, _, digest in each.images()}
-        numbers = {digest: self.copies.images.number_of(digest) for digest in digests}
+        digests = {digest for each in descriptions for _, _, digest in each.media()}
+        numbers = {digest: self.copies.encoder_cache.number_of(digest) for digest in digests}
         tokens = tokens_of(descriptions, numbers)
         if blocks:
             self._fill(tokens, blocks)

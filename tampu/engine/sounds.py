@@ -52,7 +52,7 @@ class SoundPieces(Result, frozen=True):
 class CutSound(Request[SoundPieces], frozen=True):
     """Cut a sound at its silences."""
 
-    runs_in: ClassVar[Lane] = "images"
+    runs_in: ClassVar[Lane] = "media"
     file: bytes
     cutting: Cutting
 

@@ -4,7 +4,7 @@
 
 A block names all that its rows follow from: the model and how it computes (`CacheKey`), and by the
 digest of the block before it all earlier tokens. Its rows have a checksum, which is compared before
-they are used. Images count by the digests of their contents.
+they are used. Images and sounds count by the digests of their contents.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ class PrefixTokens:
     """The beginning of a sequence as other processes know it, too.
 
     Attributes:
-        keys: I32, (n,): tokens; -1 minus its number for the inputs of an image.
-        images: the digest of each image's content, by its number.
+        keys: I32, (n,): tokens; -1 minus its number for the inputs of an image or a
+            sound.
+        media: the digest of each content, by its number.
         offset: what the keys have more than those of the plain model.
         variant: how the request changes the model; empty: not at all.
     """
 
     keys: Keys
-    images: Mapping[int, bytes]
+    media: Mapping[int, bytes]
     offset: int = 0
     variant: bytes = b""
 
@@ -86,7 +87,7 @@ class PrefixTokens:
         return without_offset(self.keys[start:end], self.offset)
 
     def identity(self, start: int, end: int) -> bytes:
-        """Return the tokens of [start, end), with the digests of images, as bytes."""
+        """Return the tokens of [start, end), with the digests of media, as bytes."""
         keys = self.plain(start, end)
         parts = [np.maximum(keys, -1).astype("<i4").tobytes()]
         if not (keys < 0).any():
@@ -94,7 +95,7 @@ class PrefixTokens:
         edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
         for first, last in pairwise(edges):
             if keys[first] < 0:
-                content = self.images[-1 - int(keys[first])]
+                content = self.media[-1 - int(keys[first])]
                 parts.append(_IMAGE.pack(first, last - first, content))
         return b"".join(parts)
 
@@ -142,8 +143,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         rows = [np.unpackbits(each, count=self.tokens).astype(np.bool_) for each in bits]
         return np.stack(rows) if rows else np.empty((0, self.tokens), np.bool_)
 
-    def images(self) -> list[tuple[int, int, bytes]]:
-        """Return the images: first token in the block, how many tokens, the content's digest.
+    def media(self) -> list[tuple[int, int, bytes]]:
+        """Return the media: first token in the block, how many tokens, the content's digest.
 
         Raises:
             SnapshotError: if they are not in the block.
@@ -161,10 +162,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         keys = tokens.plain(start, start + self.tokens)
         own = np.frombuffer(self.identity, "<i4", len(keys))
         is_other = own != np.maximum(keys, -1)
-        for first, count, content in self.images():
+        for first, count, content in self.media():
             there = keys[first : first + count]
             numbers = [-1 - int(key) for key in np.unique(there[there < 0])]
-            others = [-1 - number for number in numbers if tokens.images[number] != content]
+            others = [-1 - number for number in numbers if tokens.media[number] != content]
             is_other[first : first + count] |= np.isin(there, others)
         return int(is_other.argmax()) if is_other.any() else len(keys)
 
@@ -222,7 +223,7 @@ def read_description(file: IO[bytes]) -> Description:
         or any(len(each) != -(-found.tokens // 8) for each in found.present)
     ):
         raise SnapshotError("the description of a block is invalid")
-    found.images()
+    found.media()
     return found
 
 

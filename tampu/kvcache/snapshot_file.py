@@ -88,11 +88,11 @@ def read_blocks(file: BufferedReader, key: CacheKey) -> Iterator[SnapshotBlock]:
 
 
 def tokens_of(blocks: list[Description], number_of: dict[bytes, int]) -> PrefixTokens:
-    """Return the tokens of blocks, with the numbers that images have here, by their digests."""
+    """Return the tokens of blocks, with the numbers that media have here, by their digests."""
     parts = []
     for block in blocks:
         keys = np.frombuffer(block.identity, "<i4", block.tokens).astype(np.int32)
-        for first, count, digest in block.images():
+        for first, count, digest in block.media():
             keys[first : first + count] = -1 - number_of[digest]
         parts.append(keys)
     keys = np.concatenate(parts) if parts else np.empty(0, np.int32)

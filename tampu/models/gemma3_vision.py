@@ -72,14 +72,14 @@ class Gemma3Vision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         pixels = HALF(resize(image, o.image, o.image, Filter.BILINEAR))
         cut = patches(pixels[: o.side * o.patch, : o.side * o.patch], o.patch)
         arrays = {"patches": cut, "places": np.arange(len(cut), dtype=np.int32)}
-        return nn.PreparedImage(arrays, o.image, o.rows, self._placeholders())
+        return nn.MediaItem(arrays, o.image, o.rows, self._placeholders())
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(np.zeros((self.options.image, self.options.image, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -41,7 +41,7 @@ class Gemma4UnifiedAudio(nn.AudioModel):
     special_tokens: ClassVar[nn.SpecialTokens] = MARKS
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         frame = self.options.frame
         count = -(-len(samples) // frame)
@@ -50,12 +50,12 @@ class Gemma4UnifiedAudio(nn.AudioModel):
         parts = [self._part(frames[start : start + _PART_TOKENS]) for start in starts]
         return (*self.tokens["start"], *parts, *self.tokens["end"])
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self._part(np.zeros((_PART_TOKENS, self.options.frame), np.float32))
 
-    def _part(self, frames: nn.Samples) -> nn.PreparedImage:
+    def _part(self, frames: nn.Samples) -> nn.MediaItem:
         count = len(frames)
-        return nn.PreparedImage(
+        return nn.MediaItem(
             {"frames": frames},
             count,
             count,

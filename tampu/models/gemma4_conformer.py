@@ -148,7 +148,7 @@ class Gemma4Conformer(nn.AudioModel):
     special_tokens: ClassVar[nn.SpecialTokens] = MARKS
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         filled = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
         frames = gemma_log_mel(filled, self.options.bins)
@@ -156,10 +156,10 @@ class Gemma4Conformer(nn.AudioModel):
         parts = [self._part(frames[start : start + _WINDOW]) for start in starts]
         return (*self.tokens["start"], *parts, *self.tokens["end"])
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self._part(np.zeros((_WINDOW, self.options.bins), np.float32))
 
-    def _part(self, frames: nn.Samples) -> nn.PreparedImage:
+    def _part(self, frames: nn.Samples) -> nn.MediaItem:
         """Return frames (n, bins) to encode, the mask, and the embedded distances 12 to 0."""
         rows = -(-len(frames) // _STRIDE**2)
         half = self.options.embedding // 2
@@ -172,7 +172,7 @@ class Gemma4Conformer(nn.AudioModel):
             "mask": np.where((distance >= 0) & (distance < _REACH), 0, -np.inf).astype(np.float16),
         }
         lies = nn.audio_placeholders(self.tokens["audio"][0], rows)
-        return nn.PreparedImage(arrays, len(frames), rows, lies, is_audio=True)
+        return nn.MediaItem(arrays, len(frames), rows, lies, is_audio=True)
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         x = self.first(inputs["frames"]).transpose(2, 0, 1).contiguous()

@@ -201,10 +201,10 @@ class Gemma4Vision(nn.VisionModel):
     special_tokens: ClassVar[nn.SpecialTokens] = MARKS
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         return prepare(image, self.options, self.tokens, HALF, self.options.pool)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(largest(self.options))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -236,10 +236,10 @@ class Gemma4UnifiedVision(nn.VisionModel):
     special_tokens: ClassVar[nn.SpecialTokens] = MARKS
     options: EmbedderOptions
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         return prepare(image, self.options, self.tokens, UNIT, 1)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(largest(self.options))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
@@ -255,7 +255,7 @@ def prepare(
     tokens: Mapping[str, tuple[int, ...]],
     normalize: Normalization,
     cells: int,
-) -> nn.PreparedImage:
+) -> nn.MediaItem:
     """Return an image cut into patches; `cells` of them are on a side of each token."""
     size = fit_area(*image.shape[:2], multiple=o.square, most=o.max_pixels)
     rows, columns = size[0] // o.square, size[1] // o.square
@@ -275,7 +275,7 @@ def prepare(
         advance=len(laid),
         is_bidirectional=o.is_bidirectional,
     )
-    return nn.PreparedImage(arrays, (rows, columns), count, placeholders)
+    return nn.MediaItem(arrays, (rows, columns), count, placeholders)
 
 
 def largest(o: EmbedderOptions) -> nn.RGBImage:

@@ -71,7 +71,7 @@ class Glm4Vision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         size = fit_video(
             _FRAMES,
@@ -89,9 +89,9 @@ class Glm4Vision(nn.VisionModel):
             **nn.grid_arrays(where, o.embedding // o.heads),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
-        return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
+        return nn.MediaItem(arrays, (rows, columns), rows * columns, held)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(nn.blank_square(self.options.max_pixels / _FRAMES))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -74,7 +74,7 @@ class Idefics3(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         size = to_long_side(*image.shape[:2], longest=o.longest)
         large = resize(image, *size, Filter.LANCZOS)
@@ -85,7 +85,7 @@ class Idefics3(nn.VisionModel):
             tiles.append(HALF(resize(large, o.image, o.image, Filter.LANCZOS)))
         return self._prepared(tiles, rows, columns)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         side = -(-self.options.longest // self.options.image)
         blank = np.zeros((self.options.image, self.options.image, 3), np.float32)
         return self._prepared([blank] * (side**2 + (side > 1)), side, side)
@@ -101,7 +101,7 @@ class Idefics3(nn.VisionModel):
 
     def _prepared(
         self, tiles: list[npt.NDArray[np.float32]], rows: int, columns: int
-    ) -> nn.PreparedImage:
+    ) -> nn.MediaItem:
         """Return the image of tiles (side, side, 3): rows of columns, then the thumbnail."""
         o, count = self.options, len(tiles)
         length, used = o.rows, o.side * o.patch
@@ -111,7 +111,7 @@ class Idefics3(nn.VisionModel):
             "places": np.tile(where[:, 0] * o.side + where[:, 1], count),
         }
         held = self._placeholders(rows, columns, length)
-        return nn.PreparedImage(arrays, count, count * length, held)
+        return nn.MediaItem(arrays, count, count * length, held)
 
     def _placeholders(self, rows: int, columns: int, length: int) -> nn.Placeholders:
         """Return the tiles row by row, each after its mark, then the thumbnail."""

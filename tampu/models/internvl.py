@@ -109,7 +109,7 @@ class InternVL(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         rows, columns = arrange_by_shape(
             *image.shape[:2], side=o.image, fewest=o.fewest, most=o.most
@@ -120,7 +120,7 @@ class InternVL(nn.VisionModel):
             tiles.append(o.normalize(resize(image, o.image, o.image, Filter.BICUBIC)))
         return self._prepared(tiles)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         o = self.options
         blank = np.zeros((o.image, o.image, 3), np.float32)
         return self._prepared([blank] * (o.most + (o.most > 1)))
@@ -137,7 +137,7 @@ class InternVL(nn.VisionModel):
             x = layer(context.pause(x), o, tiles)
         return self.projector(nn.drop_class(x, tiles).reshape(-1, width * o.merge**2))
 
-    def _prepared(self, tiles: list[npt.NDArray[np.float32]]) -> nn.PreparedImage:
+    def _prepared(self, tiles: list[npt.NDArray[np.float32]]) -> nn.MediaItem:
         """Return the image of tiles (side, side, 3): row by row, then the thumbnail."""
         o, count, t = self.options, len(tiles), self.tokens
         where = places(o.side, o.side, o.merge)
@@ -147,4 +147,4 @@ class InternVL(nn.VisionModel):
         }
         ids = np.array([*t["start"], *t["image"] * (count * o.rows), *t["end"]], np.int32)
         held = nn.Placeholders(ids, ids == t["image"][0], groups=(), advance=len(ids))
-        return nn.PreparedImage(arrays, count, count * o.rows, held)
+        return nn.MediaItem(arrays, count, count * o.rows, held)

@@ -80,7 +80,7 @@ class Llama4Vision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)
@@ -89,7 +89,7 @@ class Llama4Vision(nn.VisionModel):
             tiles.append(HALF(resize(image, o.image, o.image, Filter.BILINEAR)))
         return self._prepared(np.stack(tiles), plan.rows, plan.columns)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         o = self.options
         blank = np.zeros((o.tiles + (o.tiles > 1), o.image, o.image, 3), np.float32)
         return self._prepared(blank, o.tiles, 1)
@@ -113,7 +113,7 @@ class Llama4Vision(nn.VisionModel):
         seen = nn.drop_class(x, tiles)
         return self.projector(self.adapter(seen.reshape(-1, x.shape[1] * o.merge**2)))
 
-    def _prepared(self, tiles: Tiles, rows: int, columns: int) -> nn.PreparedImage:
+    def _prepared(self, tiles: Tiles, rows: int, columns: int) -> nn.MediaItem:
         """Return the image of tiles (n, side, side, 3): rows of columns, then the thumbnail."""
         o, count = self.options, len(tiles)
         where = places(o.side, o.side, o.merge)
@@ -132,7 +132,7 @@ class Llama4Vision(nn.VisionModel):
             ),
         }
         placeholders = self._placeholders(rows, columns)
-        return nn.PreparedImage(arrays, count, count * o.rows, placeholders)
+        return nn.MediaItem(arrays, count, count * o.rows, placeholders)
 
     def _placeholders(self, rows: int, columns: int) -> nn.Placeholders:
         """Return the tiles row by row with separators between them, then the thumbnail."""

@@ -48,7 +48,7 @@ class Llava(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         pixels = CLIP(fit_crop(image, o.image, Filter.BICUBIC))
         side = o.image // o.patch * o.patch
@@ -62,9 +62,9 @@ class Llava(nn.VisionModel):
             groups=(),
             advance=o.rows,
         )
-        return nn.PreparedImage(arrays, o.image, o.rows, placeholders)
+        return nn.MediaItem(arrays, o.image, o.rows, placeholders)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(np.zeros((self.options.image, self.options.image, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -111,7 +111,7 @@ class MllamaVision(nn.VisionModel):
     special_tokens: ClassVar[nn.SpecialTokens] = {"image": (("<|image|>",),)}
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)
@@ -135,9 +135,9 @@ class MllamaVision(nn.VisionModel):
             advance=1,
             is_cross=True,
         )
-        return nn.PreparedImage(arrays, len(tiles), len(tiles) * o.patches, placeholders)
+        return nn.MediaItem(arrays, len(tiles), len(tiles) * o.patches, placeholders)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         o = self.options
         return self.prepare(np.zeros((o.image, o.image * o.tiles, 3), np.uint8))
 

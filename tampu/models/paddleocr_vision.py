@@ -78,7 +78,7 @@ class PaddleOCRVision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         size = fit_whole(
             *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
@@ -94,9 +94,9 @@ class PaddleOCRVision(nn.VisionModel):
             **nn.corner_arrays(np.clip(in_table, 0, self._side - 1), self._side),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
-        return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
+        return nn.MediaItem(arrays, (rows, columns), rows * columns, held)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -79,7 +79,7 @@ class Pixtral(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         multiple = o.patch * o.merge
         size = fit_long_side(*image.shape[:2], longest=o.longest, multiple=multiple)
@@ -92,9 +92,9 @@ class Pixtral(nn.VisionModel):
             **nn.axis_arrays(where[:, 0], where[:, 1], frequencies[0::2], frequencies[1::2]),
         }
         rows, columns = size[0] // multiple, size[1] // multiple
-        return nn.PreparedImage(arrays, grid, rows * columns, self._placeholders(rows, columns))
+        return nn.MediaItem(arrays, grid, rows * columns, self._placeholders(rows, columns))
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         longest = self.options.longest
         return self.prepare(np.zeros((longest, longest, 3), np.uint8))
 

@@ -66,7 +66,7 @@ class Qwen25VLVision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         size = fit_pixels(
             *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
@@ -87,9 +87,9 @@ class Qwen25VLVision(nn.VisionModel):
             **nn.grid_arrays(where, o.embedding // o.heads),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
-        return nn.PreparedImage(arrays, (rows, columns), rows * columns, held)
+        return nn.MediaItem(arrays, (rows, columns), rows * columns, held)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

@@ -66,7 +66,7 @@ class Qwen3Audio(nn.AudioModel):
     }
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         o = self.options
         filled = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
@@ -75,10 +75,10 @@ class Qwen3Audio(nn.AudioModel):
         parts = [self._part(frames[start : start + o.window]) for start in starts]
         return (*self.tokens["start"], *parts, *self.tokens["end"])
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self._part(np.zeros((self.options.window, self.options.bins), np.float32))
 
-    def _part(self, frames: nn.Samples) -> nn.PreparedImage:
+    def _part(self, frames: nn.Samples) -> nn.MediaItem:
         """Return a window of frames (n, bins), the last chunk filled with zeros."""
         o, count = self.options, len(frames)
         chunks = -(-count // o.chunk)
@@ -91,7 +91,7 @@ class Qwen3Audio(nn.AudioModel):
             "kept": np.arange(rows, dtype=np.int32),  # those of the zeros are not
         }
         lies = nn.audio_placeholders(self.tokens["audio"][0], rows)
-        return nn.PreparedImage(arrays, (chunks, rows), rows, lies, is_audio=True)
+        return nn.MediaItem(arrays, (chunks, rows), rows, lies, is_audio=True)
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o, maps, places = self.options, inputs["chunks"], self.position(inputs["places"])

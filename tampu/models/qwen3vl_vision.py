@@ -143,7 +143,7 @@ class Qwen3VLVision(nn.VisionModel):
     }
     options: Options
 
-    def prepare(self, image: nn.RGBImage) -> nn.PreparedImage:
+    def prepare(self, image: nn.RGBImage) -> nn.MediaItem:
         o = self.options
         size = fit_pixels(
             *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
@@ -156,10 +156,10 @@ class Qwen3VLVision(nn.VisionModel):
             return None  # Qwen3-Omni has the times of frames in positions, not as text
         return nn.VideoSampling(self.options.square, self.options.video_pixels)
 
-    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> nn.PreparedImage:
+    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> nn.MediaItem:
         return self._prepared([*frames])
 
-    def _prepared(self, frames: Sequence[nn.RGBImage]) -> nn.PreparedImage:
+    def _prepared(self, frames: Sequence[nn.RGBImage]) -> nn.MediaItem:
         """Return an image, or two frames, whose sides are multiples of a square's."""
         o, (height, width) = self.options, frames[0].shape[:2]
         rows, columns = height // o.square, width // o.square
@@ -173,9 +173,9 @@ class Qwen3VLVision(nn.VisionModel):
             **self._interpolation(where, (rows * o.merge, columns * o.merge)),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
-        return nn.PreparedImage(arrays, (rows, columns, len(frames)), rows * columns, held)
+        return nn.MediaItem(arrays, (rows, columns, len(frames)), rows * columns, held)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self.prepare(nn.blank_square(self.options.max_pixels))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002

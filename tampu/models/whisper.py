@@ -86,13 +86,13 @@ class Ultravox(nn.AudioModel):
     }
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         length = max(_SHORTEST, len(samples) + -len(samples) % HOP)
         frames = whisper_log_mel(_filled(samples, length), self.options.bins)
         return _parts(frames, self.encoder.window, self.options, self.tokens["audio"][0])
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return _largest(self.encoder.window, self.options)
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
@@ -111,7 +111,7 @@ class Voxtral(nn.AudioModel):
     }
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         window = self.encoder.window
         length = len(samples) + -len(samples) % (window * HOP)
@@ -119,7 +119,7 @@ class Voxtral(nn.AudioModel):
         parts = _parts(frames, window, self.options, self.tokens["audio"][0])
         return (*self.tokens["start"], *parts)
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return _largest(self.encoder.window, self.options)
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
@@ -131,21 +131,21 @@ def _filled(samples: nn.Samples, length: int) -> nn.Samples:
     return np.pad(samples, (0, length - len(samples)))
 
 
-def _parts(frames: nn.Samples, window: int, o: Options, token: int) -> tuple[nn.PreparedImage, ...]:
+def _parts(frames: nn.Samples, window: int, o: Options, token: int) -> tuple[nn.MediaItem, ...]:
     """Return what is encoded of frames (n, bins): windows, of which the last may be shorter."""
     starts = range(0, len(frames), window)
     return tuple(_part(frames[start : start + window], o, token) for start in starts)
 
 
-def _part(frames: nn.Samples, o: Options, token: int) -> nn.PreparedImage:
+def _part(frames: nn.Samples, o: Options, token: int) -> nn.MediaItem:
     positions = -(-len(frames) // _STRIDE)
     rows = -(-positions // o.stack)
     arrays = {"frames": frames, "places": np.arange(positions, dtype=np.int32)}
     lies = nn.audio_placeholders(token, rows)
-    return nn.PreparedImage(arrays, len(frames), rows, lies, is_audio=True)
+    return nn.MediaItem(arrays, len(frames), rows, lies, is_audio=True)
 
 
-def _largest(window: int, o: Options) -> nn.PreparedImage:
+def _largest(window: int, o: Options) -> nn.MediaItem:
     return _part(np.zeros((window, o.bins), np.float32), o, 0)
 
 

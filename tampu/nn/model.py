@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 from tampu.errors import ComputeError, ShapeError
 from tampu.ml import Graph, Tensor
 from tampu.nn.cache import LayerCache
-from tampu.nn.image import AudioModel, Encoder, PreparedImage, VisionModel
+from tampu.nn.media import AudioModel, Encoder, MediaItem, VisionModel
 from tampu.nn.module import Module
 from tampu.nn.mtp import MTPLayer
 
@@ -208,17 +208,15 @@ class Model(Module):
         """Those of images and of sounds that it has."""
         return tuple(each for each in (self.vision, self.audio) if each)
 
-    def encoder_of(self, image: PreparedImage) -> Encoder:
+    def encoder_of(self, item: MediaItem) -> Encoder:
         """Return the encoder that an image, or a part of a sound, was prepared for.
 
         Raises:
             ComputeError: if the model does not have it.
         """
-        encoder = self.audio if image.is_audio else self.vision
+        encoder = self.audio if item.is_audio else self.vision
         if encoder is None:
-            raise ComputeError(
-                f"the model has no {'audio' if image.is_audio else 'vision'} encoder"
-            )
+            raise ComputeError(f"the model has no {'audio' if item.is_audio else 'vision'} encoder")
         return encoder
 
     @property

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tampu.kvcache import Segment
 from tampu.runner.adapters import token_adapters
 from tampu.runner.capture import CapturedRows, Positions, SequenceCapture
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.sequence import Sequence
 from tampu.runner.steering import SteeringPlanner
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
@@ -110,7 +110,7 @@ class Plan:
 def to_plan(
     every: list[BatchPart],
     outputs: list[int],
-    images: ImageStore,
+    encoder_cache: EncoderCache,
     steering: SteeringPlanner,
     *,
     wants_logits: bool,
@@ -122,7 +122,7 @@ def to_plan(
     Args:
         every: its parts.
         outputs: the rows of tokens that have an output.
-        images: the embeddings of images.
+        encoder_cache: the embeddings of images and sounds.
         steering: plans how sequences change values inside the model.
         wants_logits: whether outputs are logits, else hidden states.
         positions_per_token: the number of coordinates of a position.
@@ -141,7 +141,7 @@ def to_plan(
         )
         for part in parts
     ]
-    embeddings, embedded = _embeddings(parts, images)
+    embeddings, embedded = _embeddings(parts, encoder_cache)
     inputs = StepInputs(
         np.zeros(rows, np.int32),
         np.ascontiguousarray(np.concatenate(positions, axis=-1)),
@@ -150,7 +150,7 @@ def to_plan(
         wants_logits,
         embeddings,
         embedded,
-        _cross_attention(parts, images),
+        _cross_attention(parts, encoder_cache),
         token_adapters([(part.sequence.variant.adapters, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
         _captured(parts),
@@ -205,33 +205,37 @@ def _candidates(
 
 
 def _embeddings(
-    parts: list[BatchPart], images: ImageStore
+    parts: list[BatchPart], encoder_cache: EncoderCache
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.int64] | None]:
-    """Return the rows of images that replace tokens, and the rows of those tokens in the batch."""
+    """Return the embeddings that replace tokens, and the rows of those tokens in the batch."""
     found: list[npt.NDArray[np.float32]] = []
     rows: list[npt.NDArray[np.int64]] = []
     for part in parts:
-        for image in part.sequence.layout.images:
-            taken = image.embedded(part.start, part.end)
+        for placed in part.sequence.layout.media:
+            taken = placed.embedded(part.start, part.end)
             if len(taken):
-                found.append(images[image.number][image.rows(part.start, part.end)])
+                found.append(encoder_cache[placed.number][placed.rows(part.start, part.end)])
                 rows.append(taken.astype(np.int64) - part.start + part.row)
     return (np.concatenate(found), np.concatenate(rows)) if found else (None, None)
 
 
-def _cross_attention(parts: list[BatchPart], images: ImageStore) -> CrossAttentionRows | None:
+def _cross_attention(
+    parts: list[BatchPart], encoder_cache: EncoderCache
+) -> CrossAttentionRows | None:
     """Return what layers with cross-attention read; None if no token attends to an image."""
-    if not any(part.sequence.layout.images for part in parts):
+    if not any(part.sequence.layout.media for part in parts):
         return None
     ranges: dict[int, tuple[int, int]] = {}
     rows = 0
     visible_rows: list[tuple[tuple[int, int], ...]] = []
     for part in parts:
         for position in range(part.start, part.end):
-            visible = part.sequence.layout.visible_images(position)
-            for image in visible:
-                if image.number not in ranges:
-                    first, rows = rows, rows + len(images[image.number])
-                    ranges[image.number] = (first, rows)
-            visible_rows.append(tuple(ranges[image.number] for image in visible))
-    return CrossAttentionRows(images.concatenated(tuple(ranges)), visible_rows) if ranges else None
+            visible = part.sequence.layout.visible_media(position)
+            for placed in visible:
+                if placed.number not in ranges:
+                    first, rows = rows, rows + len(encoder_cache[placed.number])
+                    ranges[placed.number] = (first, rows)
+            visible_rows.append(tuple(ranges[placed.number] for placed in visible))
+    if not ranges:
+        return None
+    return CrossAttentionRows(encoder_cache.concatenated(tuple(ranges)), visible_rows)

@@ -105,7 +105,7 @@ class DraftModel:
 
     def room(self, sequence: Sequence) -> int:
         """Return how many tokens after a sequence's last one it can guess; 0 if it has images."""
-        if sequence.layout.images:
+        if sequence.layout.media:
             return 0
         return max(min(self._context - sequence.length, MAX_GUESS), 0)
 

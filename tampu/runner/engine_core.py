@@ -10,7 +10,7 @@ import time
 from tampu.errors import DeviceLostError, TampuError
 from tampu.runner.graph_cache import GraphCache
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.jobs import ForwardJob, ImageJob, Job, PreparedStep, Step
+from tampu.runner.jobs import EncoderJob, ForwardJob, Job, PreparedStep, Step
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.stats import LoopStats
@@ -152,10 +152,10 @@ class EngineCore:
         self._stats.span("deliver", start_ns, _count(sampled))
 
     def _next(self, in_flight: Step | None) -> Job | None:
-        """Choose the next job; batches and images alternate."""
-        was_image = in_flight is not None and isinstance(in_flight.job, ImageJob)
-        if not was_image and (image := self._scheduler.needed_image()):
-            return ImageJob(image, self._scheduler.images, self._outputs)
+        """Choose the next job; batches and encoders alternate."""
+        was_encoder = in_flight is not None and isinstance(in_flight.job, EncoderJob)
+        if not was_encoder and (placed := self._scheduler.needed_media()):
+            return EncoderJob(placed, self._scheduler.encoder_cache, self._outputs)
         plan = self._scheduler.plan()
         return ForwardJob(plan, self._scheduler, self._outputs) if plan else None
 

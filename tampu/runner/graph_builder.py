@@ -1,4 +1,4 @@
-"""Builds the graphs of a model: of a step, and of each chunk of an image's encoder."""
+"""Builds the graphs of a model: of a step, and of each chunk of an encoder of images or sounds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.tensor import Shape
 from tampu.ml.top_k import find_top_k, with_logits, with_rows
-from tampu.nn import Batch, CrossAttentionInputs, LayerCache, Model, PreparedImage
+from tampu.nn import Batch, CrossAttentionInputs, LayerCache, MediaItem, Model
 from tampu.nn.lora import ChosenAdapters
 from tampu.nn.points import ModelPoints, Point
+from tampu.runner.encoder_cache import EncoderChunk
 from tampu.runner.graph_points import GraphPoints
 from tampu.runner.graph_shape import GraphShape, adapter_inputs
-from tampu.runner.images import EncoderChunk
 from tampu.runner.step_inputs import StepInputs, crossing_data, most_in_full
 
 Data: TypeAlias = npt.NDArray[np.generic]
@@ -42,7 +42,7 @@ class Graph:
     Attributes:
         context: which its owner closes.
         inputs: in the order in which their data are given.
-        result: the outputs of a step, an image's embedding, or the input of the next chunk.
+        result: the outputs of a step, an embedding, or the input of the next chunk.
         captured: the values at points.
         is_complete: whether the result is final, or the input of an encoder's next chunk.
     """
@@ -102,17 +102,17 @@ class GraphBuilder:
             data += step.steering.data(step.outputs)
         return [*data, *cached.arrays]
 
-    def build_encoder(self, image: PreparedImage, number: int) -> Graph:
-        """Build the graph of an image's encoder, or of one of its chunks; the first is number 0."""
-        encoder = self._model.encoder_of(image)
+    def build_encoder(self, item: MediaItem, number: int) -> Graph:
+        """Build the graph of an item's encoder, or of one of its chunks; the first is number 0."""
+        encoder = self._model.encoder_of(item)
         context = self._backend.context()
         try:
             inputs = {
                 name: context.input(name, array.shape, _TYPES[array.dtype])
-                for name, array in image.arrays.items()
+                for name, array in item.arrays.items()
             }
             chunk = EncoderChunk(context, number)
-            embedding = encoder.encode(context, image.key, inputs)
+            embedding = encoder.encode(context, item.key, inputs)
             is_complete = chunk.result is None
             result = context.output(embedding if chunk.result is None else chunk.result)
             given = [chunk.given] if chunk.given else []
@@ -153,11 +153,11 @@ class GraphBuilder:
                 shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
             yield self.build(shape)
 
-    def _encoders_of(self, image: PreparedImage) -> Generator[Graph, None, Shape]:
+    def _encoders_of(self, item: MediaItem) -> Generator[Graph, None, Shape]:
         """Yield the graph of each chunk, which the caller closes; return the embedding's shape."""
         number = 0
         while True:
-            chunk = self.build_encoder(image, number)
+            chunk = self.build_encoder(item, number)
             shape, is_complete = chunk.result.shape, chunk.is_complete
             yield chunk
             if is_complete:

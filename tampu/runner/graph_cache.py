@@ -17,20 +17,20 @@ from tampu.kvcache import Cache
 from tampu.ml import Backend
 from tampu.ml.backend import Computed
 from tampu.ml.device_tokens import DeviceTokens
-from tampu.nn import Model, PreparedImage
+from tampu.nn import MediaItem, Model
 from tampu.nn.lora import AdapterStacks, Pair
 from tampu.nn.points import Point
 from tampu.runner.context_shift import shift_keys
+from tampu.runner.encoder_cache import PartialEmbedding
 from tampu.runner.graph_builder import DATA_TYPES, Data, Graph, GraphBuilder
 from tampu.runner.graph_shape import GraphShape
-from tampu.runner.images import PartialEmbedding
 from tampu.runner.step_inputs import StepInputs
 
 log = logging.getLogger("tampu.runner")
 
 _MAX_GRAPHS = 32
 _TICK_S = 1.0
-_MAX_ENCODERS = 2  # each for one size of images, or one chunk
+_MAX_ENCODERS = 2  # each for one size of images or sounds, or one chunk
 
 
 class WarmUpBatch(NamedTuple):
@@ -284,18 +284,18 @@ class GraphCache:
         data = self._builder.data(step, cached)
         return PreparedGraph(graph, data, self.counts.built > built)
 
-    def prepare_image(
-        self, image: PreparedImage, partial: PartialEmbedding | None = None
+    def prepare_encoder(
+        self, item: MediaItem, partial: PartialEmbedding | None = None
     ) -> PreparedGraph:
-        """Prepare an image's encoder, or its next chunk.
+        """Prepare the encoder of an image or a sound, or its next chunk.
 
         The result is the embedding (rows, features), or the input of the following chunk.
         """
         built = self.counts.built
         number = partial.chunks if partial else 0
-        key = image.is_audio, image.key, number
-        graph = self._encoders.get(key, lambda: self._builder.build_encoder(image, number))
-        data: list[Data] = [np.ascontiguousarray(array) for array in image.arrays.values()]
+        key = item.is_audio, item.key, number
+        graph = self._encoders.get(key, lambda: self._builder.build_encoder(item, number))
+        data: list[Data] = [np.ascontiguousarray(array) for array in item.arrays.values()]
         data += [partial.rows] if partial else []
         return PreparedGraph(graph, data, self.counts.built > built)
 

@@ -1,4 +1,4 @@
-"""Jobs for the device: computing a batch, or encoding an image."""
+"""Jobs for the device: computing a batch, or encoding an image or a sound."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from tampu.errors import TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.graph_cache import GraphCache, PreparedGraph
-from tampu.runner.images import ImageStore
-from tampu.runner.layout import PlacedImage
+from tampu.runner.layout import PlacedMedia
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
 
@@ -119,21 +119,21 @@ class ForwardJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageJob:
-    """Computes an image's encoder, or one chunk of it; see `ForwardJob`."""
+class EncoderJob:
+    """Computes an encoder of images or sounds, or one chunk of it; see `ForwardJob`."""
 
     kind: ClassVar[str] = "image"
     tokens: ClassVar[int] = 0
     sequences: ClassVar[int] = 0
     has_drafts: ClassVar[bool] = False
-    image: PlacedImage
-    images: ImageStore
+    placed: PlacedMedia
+    encoder_cache: EncoderCache
     outputs: OutputProcessor
 
     @property
     def size(self) -> int:
         """The number of rows of the embedding."""
-        return self.image.image.rows
+        return self.placed.item.rows
 
     def withdraw(self) -> bool:
         """Return False: it has no drafts."""
@@ -141,7 +141,8 @@ class ImageJob:
 
     def prepare(self, graphs: GraphCache) -> PreparedGraph:
         """Find or build the graph of the next chunk."""
-        return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
+        partial = self.encoder_cache.partial(self.placed.number)
+        return graphs.prepare_encoder(self.placed.item, partial)
 
     def follows(self, job: Job) -> bool:  # noqa: ARG002
         """Return False: it may need what the other one computes."""
@@ -157,29 +158,30 @@ class ImageJob:
     def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:
         """Keep the embedding, or the chunk's result; it gives no token."""
         rows = np.asarray(computed.outputs[0], np.float32)
-        keep = self.images.keep if prepared.is_complete else self.images.keep_partial
-        keep(self.image.number, rows)
+        cache = self.encoder_cache
+        keep = cache.keep if prepared.is_complete else cache.keep_partial
+        keep(self.placed.number, rows)
         return {}
 
     def measured(self, seconds: float) -> None:
-        """Do nothing: batches are not compared with images."""
+        """Do nothing: batches are not compared with encoders."""
 
     def replaced(self, seconds: float) -> None:
         """Do nothing."""
 
     def deliver(self, sampled: StepTokens) -> None:
-        """Do nothing: an image has no text."""
+        """Do nothing: an embedding has no text."""
 
     def fail(self, error: TampuError) -> None:
-        """End the sequences that contain the image."""
-        self.outputs.fail_image(self.image, error)
+        """End the sequences that contain the image or the sound."""
+        self.outputs.fail_media(self.placed, error)
 
     def described(self) -> dict[str, object]:
-        """Return the image's number and size."""
-        return {"image": self.image.number, "rows": self.size}
+        """Return the content's number and the embedding's size."""
+        return {"image": self.placed.number, "rows": self.size}
 
 
-Job: TypeAlias = ForwardJob | ImageJob
+Job: TypeAlias = ForwardJob | EncoderJob
 
 
 @dataclass(frozen=True, slots=True)

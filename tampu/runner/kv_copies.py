@@ -17,7 +17,7 @@ from tampu.kvcache.block_index import rows_by_group
 from tampu.kvcache.checkpoints import KEPT_ENDS
 from tampu.kvcache.rows import CacheRows
 from tampu.ml.rows import Bytes
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.variants import PLAIN, Variant
 
 _STATES_EVERY = 2048  # tokens between the states that are kept, besides those at the end
@@ -32,26 +32,26 @@ class KVCopies:
     Attributes:
         manager: of its cells.
         rows: of its layers.
-        images: knows the digests of images.
+        encoder_cache: knows the digests of images and sounds.
     """
 
     manager: KVCacheManager
     rows: CacheRows
-    images: ImageStore
+    encoder_cache: EncoderCache
 
     def tokens(self, keys: npt.NDArray[np.int32], variant: Variant = PLAIN) -> PrefixTokens | None:
-        """Return tokens as other processes know them; None if an image was forgotten.
+        """Return tokens as other processes know them; None if an image or a sound was forgotten.
 
         `variant` is how their sequence changes the model.
         """
-        images = {}
+        media = {}
         plain = without_offset(keys, variant.key_offset)
         for key in np.unique(plain[plain < 0]).tolist():
-            digest = self.images.digest(-1 - key)
+            digest = self.encoder_cache.digest(-1 - key)
             if digest is None:
                 return None
-            images[-1 - key] = digest
-        return PrefixTokens(keys, images, variant.key_offset, variant.identity)
+            media[-1 - key] = digest
+        return PrefixTokens(keys, media, variant.key_offset, variant.identity)
 
     def chosen(self, cells: npt.NDArray[np.int32]) -> tuple[Present, list[int]]:
         """Return which cells to store, (groups, n), and where blocks end because of a state.

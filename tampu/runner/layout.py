@@ -1,4 +1,4 @@
-"""The layout of a sequence's inputs: image placeholders, positions, and indivisible groups."""
+"""The layout of a sequence's inputs: placeholders of media, positions, and indivisible groups."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.nn import PreparedImage
+from tampu.nn import MediaItem
 
 Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NumberedImage:
-    """An image prepared for the encoder; its length is the number of its inputs.
+class NumberedMedia:
+    """An image, frames of a video or a part of a sound; its length is the number of its inputs.
 
     Attributes:
-        image: the encoder's inputs.
-        number: of its content; only equal images have equal numbers.
+        item: what the encoder takes.
+        number: of its content; only equal ones have equal numbers.
     """
 
-    image: PreparedImage
+    item: MediaItem
     number: int
 
     def __len__(self) -> int:
-        return len(self.image.placeholders.tokens)
+        return len(self.item.placeholders.tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """Its placeholder tokens in the prompt."""
-        return tuple(self.image.placeholders.tokens.tolist())
+        return tuple(self.item.placeholders.tokens.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedImage:
-    """An image at its position in a prompt.
+class PlacedMedia:
+    """An image, frames of a video or a part of a sound at its position in a prompt.
 
     Attributes:
         start: position of its first input.
-        number: of its content; only equal images have equal numbers.
-        image: the encoder's inputs.
+        number: of its content; only equal ones have equal numbers.
+        item: what the encoder takes.
         row_of: I32, (inputs + 1,): how many rows of the embedding come before each input.
     """
 
     start: int
     number: int
-    image: PreparedImage
+    item: MediaItem
     row_of: Tokens
 
     @property
@@ -87,16 +87,16 @@ class InputGroup:
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """The images, groups and positions of a sequence's inputs; plain text has none of its own.
+    """The media, groups and positions of a sequence's inputs; plain text has none of its own.
 
     Attributes:
-        images: in order.
+        media: in order.
         groups: in order, without overlap.
         given: I32, (k, prompt): the model's positions; None: those of the sequence.
         ahead: the offset of positions after the prompt.
     """
 
-    images: tuple[PlacedImage, ...] = ()
+    media: tuple[PlacedMedia, ...] = ()
     groups: tuple[InputGroup, ...] = ()
     given: npt.NDArray[np.int32] | None = None
     ahead: int = 0
@@ -128,11 +128,11 @@ class InputLayout:
         """Return where the group ends that a position is inside of, else the position."""
         return next((g.end for g in self.groups if g.start < position < g.end), position)
 
-    def needed_from(self, image: PlacedImage) -> int:
-        """Return the first position that cannot be computed without an image of these."""
-        takes = image.embedded(image.start, image.end)
-        first = int(takes[0]) if len(takes) else image.start
-        return image.start + self.fitting(image.start, first - image.start)
+    def needed_from(self, placed: PlacedMedia) -> int:
+        """Return the first position that cannot be computed without one of these."""
+        takes = placed.embedded(placed.start, placed.end)
+        first = int(takes[0]) if len(takes) else placed.start
+        return placed.start + self.fitting(placed.start, first - placed.start)
 
     def bidirectional(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return the groups within [start, end) whose inputs attend to one another."""
@@ -142,16 +142,16 @@ class InputLayout:
             if group.is_bidirectional and start < group.end and group.start < end
         )
 
-    def visible_images(self, position: int) -> tuple[PlacedImage, ...]:
-        """Return the images that a position attends to by cross-attention.
+    def visible_media(self, position: int) -> tuple[PlacedMedia, ...]:
+        """Return the media that a position attends to by cross-attention.
 
         They are the last one before it and those directly before that one, without text between.
         """
-        seen: list[PlacedImage] = []
-        for image in reversed(self.images):
-            is_next = image.start <= position and (not seen or image.end == seen[-1].start)
-            if image.image.placeholders.is_cross and is_next:
-                seen.append(image)
+        seen: list[PlacedMedia] = []
+        for placed in reversed(self.media):
+            is_next = placed.start <= position and (not seen or placed.end == seen[-1].start)
+            if placed.item.placeholders.is_cross and is_next:
+                seen.append(placed)
             elif seen:
                 break
         return tuple(reversed(seen))
@@ -161,12 +161,12 @@ class InputLayout:
 
         These must not cut a group.
         """
-        if not self.images and not self.groups and self.given is None:
+        if not self.media and not self.groups and self.given is None:
             return self
         lost = end - start
         moved = [
-            PlacedImage(i.start - lost if i.start >= end else i.start, i.number, i.image, i.row_of)
-            for i in self.images
+            PlacedMedia(i.start - lost if i.start >= end else i.start, i.number, i.item, i.row_of)
+            for i in self.media
             if i.start >= end or i.end <= start
         ]
         groups = [
@@ -191,9 +191,9 @@ class Inputs:
 
     Attributes:
         tokens: I32, (n,).
-        keys: I32, (n,): what the prefix cache compares: tokens, and negative numbers of images in
+        keys: I32, (n,): what the prefix cache compares: tokens, and negative numbers of media in
             their places.
-        layout: of the images.
+        layout: of the media.
     """
 
     tokens: Tokens
@@ -207,27 +207,27 @@ class Inputs:
         return Inputs(kept[0], kept[0] if self.keys is self.tokens else kept[1], layout)
 
 
-def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
-    """Return a prompt of text and images, in order."""
+def lay_out(pieces: Sequence[Tokens | NumberedMedia]) -> Inputs:
+    """Return a prompt of text and media, in order."""
     tokens: list[Tokens] = []
     keys: list[Tokens] = []
-    images: list[PlacedImage] = []
+    media: list[PlacedMedia] = []
     groups: list[InputGroup] = []
     positions: list[npt.NDArray[np.int32]] = []
     start = position = 0
     for piece in pieces:
-        if not isinstance(piece, NumberedImage):
+        if not isinstance(piece, NumberedMedia):
             tokens.append(piece)
             keys.append(piece)
             positions.append(position + np.arange(len(piece), dtype=np.int32)[None])
             start, position = start + len(piece), position + len(piece)
             continue
-        image, number = piece.image, piece.number
-        held = image.placeholders
+        item, number = piece.item, piece.number
+        held = item.placeholders
         count = len(held.tokens)
         takes = np.zeros(count, np.bool_) if held.is_cross else held.embedded
         row_of = np.concatenate([[0], np.cumsum(takes)]).astype(np.int32)
-        images.append(PlacedImage(start, number, image, row_of))
+        media.append(PlacedMedia(start, number, item, row_of))
         groups += [
             InputGroup(start + first, start + first + length, held.is_bidirectional)
             for first, length in held.groups
@@ -237,11 +237,11 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
         own = np.arange(count)[None] if held.positions is None else held.positions.T
         positions.append((position + own).astype(np.int32))
         start, position = start + count, position + held.advance
-    if not images:
+    if not media:
         text = _joined(tokens)
         return Inputs(text, text)
     layout = InputLayout(
-        tuple(images), tuple(groups), _given(positions, start, position), position - start
+        tuple(media), tuple(groups), _given(positions, start, position), position - start
     )
     return Inputs(_joined(tokens), _joined(keys), layout)
 

@@ -26,7 +26,7 @@ from tampu.runner.events import (
 )
 from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.graph_cache import GraphCache
-from tampu.runner.layout import PlacedImage
+from tampu.runner.layout import PlacedMedia
 from tampu.runner.reasoning_budget import ReasoningBudget
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import (
@@ -331,10 +331,10 @@ class OutputProcessor:
         for sequence in [*self._scheduler.running]:
             self.fail(sequence, error)
 
-    def fail_image(self, failed: PlacedImage, error: Exception) -> None:
-        """End the sequences that contain an image."""
+    def fail_media(self, failed: PlacedMedia, error: Exception) -> None:
+        """End the sequences that contain an image or a sound."""
         for sequence in [*self._scheduler.running]:
-            if any(image.number == failed.number for image in sequence.layout.images):
+            if any(placed.number == failed.number for placed in sequence.layout.media):
                 self.fail(sequence, error)
 
     def abandon(self, sequence: Sequence, error: Exception) -> None:

@@ -24,9 +24,9 @@ from tampu.runner.batch import Plan, to_plan
 from tampu.runner.context_shift import drop_tokens, shift_range
 from tampu.runner.draft_planner import DraftPlanner
 from tampu.runner.drafts import DraftSource
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.kv_connector import KVConnector
-from tampu.runner.layout import PlacedImage
+from tampu.runner.layout import PlacedMedia
 from tampu.runner.offline_pace import OfflinePace
 from tampu.runner.sequence import Sequence
 from tampu.runner.steering import SteeringPlanner
@@ -45,7 +45,7 @@ class Scheduler:
         running: sequences that have a slot, in the order of getting it.
         waiting: sequences that have none yet.
         kv_manager: allocates cells.
-        images: the embeddings of images.
+        encoder_cache: the embeddings of images and sounds.
         connector: stores what sequences leave in the cache.
         pace: limits the work of offline requests beside live ones.
         drafts: guesses of the next tokens of answers.
@@ -62,7 +62,7 @@ class Scheduler:
         max_batch_tokens: int,
         max_outputs: int,
         positions_per_token: int = 1,
-        images: ImageStore | None = None,
+        encoder_cache: EncoderCache | None = None,
         connector: KVConnector | None = None,
         candidates: tuple[int, ...] = (),
         drafts: DraftSource | None = None,
@@ -76,13 +76,13 @@ class Scheduler:
             max_batch_tokens: the maximum number of tokens in a step, if not more decode.
             max_outputs: the maximum number of outputs of a step, at least `slots`.
             positions_per_token: the number of coordinates of a position.
-            images: the embeddings of images.
+            encoder_cache: the embeddings of images and sounds.
             connector: stores what sequences leave in the cache; None: nothing does.
             candidates: how many of the best logits graphs can return where these are enough.
             drafts: guesses the next tokens of answers; None: each step has one token of each.
         """
         self.kv_manager = kv_manager
-        self.images = images or ImageStore(0)
+        self.encoder_cache = encoder_cache or EncoderCache(0)
         self.connector = connector or KVConnector()
         self._slots = slots
         self._admission = Admission(kv_manager, max_batch_tokens, kv_unified)
@@ -91,7 +91,7 @@ class Scheduler:
         self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
         self.candidates = candidates
-        self._postponed: Sequence | None = None  # the last step had no room for its image
+        self._postponed: Sequence | None = None  # the last step had no room for its image or sound
         self._gave_logits = False
         self._started = 0
         self._steering = SteeringPlanner()
@@ -184,22 +184,22 @@ class Scheduler:
         return to_plan(
             step.parts,
             step.outputs,
-            self.images,
+            self.encoder_cache,
             self._steering,
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
             candidates=self.candidates,
         )
 
-    def needed_image(self) -> PlacedImage | None:
-        """Return an image that a sequence needs next and that is not encoded yet."""
+    def needed_media(self) -> PlacedMedia | None:
+        """Return an image or a sound that a sequence needs next and that is not encoded yet."""
         for sequence in self._by_urgency(self.running):
-            if sequence.layout.images and sequence.is_ready:
+            if sequence.layout.media and sequence.is_ready:
                 reuse_prefix(self.kv_manager, sequence)
-                image = self.images.missing(sequence.layout, sequence.computed)
-                needed_from = sequence.layout.needed_from(image) if image else sequence.length
+                placed = self.encoder_cache.missing(sequence.layout, sequence.computed)
+                needed_from = sequence.layout.needed_from(placed) if placed else sequence.length
                 if needed_from <= sequence.computed:
-                    return image
+                    return placed
         return None
 
     def is_needed(self, plan: Plan) -> bool:
@@ -320,7 +320,9 @@ class Scheduler:
         budget = StepBudget(
             beside if decoding else self._max_batch_tokens, allowed, self._max_outputs
         )
-        step = StepBuilder(self.kv_manager, self.images, budget, wants_logits=self._gave_logits)
+        step = StepBuilder(
+            self.kv_manager, self.encoder_cache, budget, wants_logits=self._gave_logits
+        )
         for sequence in decoding:
             step.add_next(sequence, drafts.get(sequence, ()))
         for sequence in prefilling:
@@ -340,7 +342,7 @@ class Scheduler:
         if self.kv_manager.has_states:  # the memory of states is divided by slots
             return
         for sequence in sorted(self.waiting, key=lambda each: each.urgency):
-            if sequence.options.max_tokens == 0 and not sequence.layout.images:
+            if sequence.options.max_tokens == 0 and not sequence.layout.media:
                 if not step.fits(sequence, self._max_batch_tokens, self._slots):
                     break
                 self._start(sequence, None)

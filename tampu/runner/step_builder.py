@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tampu.kvcache import KVCacheManager
 from tampu.runner.batch import BatchPart
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.sequence import Sequence
 
 
@@ -70,7 +70,7 @@ class StepBuilder:
     def __init__(
         self,
         kv_manager: KVCacheManager,
-        images: ImageStore,
+        encoder_cache: EncoderCache,
         budget: StepBudget,
         *,
         wants_logits: bool,
@@ -85,7 +85,7 @@ class StepBuilder:
         self._rows = 0
         self._results: dict[int, int] = {}  # the output of a prompt's last token, by its cell
         self._kv_manager = kv_manager
-        self._images = images
+        self._encoder_cache = encoder_cache
 
     def add(self, sequence: Sequence, count: int, drafts: tuple[int, ...] = ()) -> bool:
         """Add a sequence's next tokens and drafts; return False if there are too few cells.
@@ -183,8 +183,8 @@ class StepBuilder:
         it is the first of the step after (`postponed`).
         """
         start, limit = sequence.computed, sequence.uncomputed
-        if (image := self._images.missing(sequence.layout, start)) is not None:
-            limit = min(limit, sequence.layout.needed_from(image) - start)
+        if (placed := self._encoder_cache.missing(sequence.layout, start)) is not None:
+            limit = min(limit, sequence.layout.needed_from(placed) - start)
         room = self._prompt_room(sequence)
         count = sequence.layout.fitting(start, min(room, limit))
         whole = sequence.layout.whole(start)

@@ -11,7 +11,7 @@ LANES: Mapping[Lane, int] = MappingProxyType(
     {
         "short": 4,
         "long": 2,
-        "images": 2,
+        "media": 2,
         "grammar": 2,
         "embed": 1,
         "score": 4,
@@ -21,5 +21,5 @@ LANES: Mapping[Lane, int] = MappingProxyType(
 )
 """How many requests of each lane are run at the same time; `Request.lane` says which is which."""
 
-PREPARING: frozenset[Lane] = frozenset({"short", "long", "images", "grammar"})
+PREPARING: frozenset[Lane] = frozenset({"short", "long", "media", "grammar"})
 """Lanes whose requests are short or run elsewhere: one that stays in them for long hangs."""

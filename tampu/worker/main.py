@@ -149,7 +149,7 @@ class VocabularyOnly(Backend):
 
 
 def _refuse_file(_: bytes) -> NoReturn:
-    """Refuse an image: only the vision encoder knows how many inputs it takes."""
+    """Refuse a file: only its encoder knows how many inputs it takes."""
     raise RequestError("images need the model's weights, and it was loaded without them")
 
 

@@ -107,7 +107,7 @@ def test_long_conversations_are_rendered_with_low_priority(sandboxed: Callable[[
 
 
 def test_images_need_not_be_plain_data(sandboxed: Callable[[Any], Any]) -> None:
-    message = {**USER[0], "images": [object(), object()]}
+    message = {**USER[0], "media": [object(), object()]}
     prompt = sandboxed("{{ messages[0].images | length }}").render([message], **TOKENS)
     assert text_of(prompt) == "2"
 

@@ -203,7 +203,7 @@ def test_sessions_are_bounded_and_the_one_used_last_is_kept() -> None:
 def test_a_picture_goes_to_the_replica_that_holds_it_whatever_is_said_of_it() -> None:
     def shown(image: bytes, said: str = "What is it?") -> tuple[int, ...]:
         system = {"role": "system", "content": "You describe pictures."}
-        message = {"role": "user", "content": said, "images": [image]}
+        message = {"role": "user", "content": said, "media": [image]}
         return prefix_borders(ChatPrompt(messages=(system, message))).hashes
 
     scorer = scorer_of({"a": [], "b": []}, {"a": 1, "b": 0})

@@ -57,7 +57,7 @@ def test_another_beginning_has_no_border_of_the_text_in_common(other: Any) -> No
 
 def test_images_count_by_their_content() -> None:
     def shown(image: bytes) -> PrefixBorders:
-        message = {"role": "user", "content": "What is it?", "images": [image]}
+        message = {"role": "user", "content": "What is it?", "media": [image]}
         return prefix_borders(ChatPrompt(messages=(message,)))
 
     assert shown(b"one") == shown(b"one")

@@ -10,7 +10,7 @@ import tampu
 from tampu.gguf_compat import read_model
 from tampu.ml import Weights
 from tampu.models import bind_model
-from tampu.nn.image import VisionModel
+from tampu.nn.media import VisionModel
 
 DEMO = Path(tampu.__file__).parent / "data" / "demo.gguf"
 START, END, SOFT = 6, 7, 8

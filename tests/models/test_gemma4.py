@@ -140,7 +140,7 @@ def test_a_file_with_encoders_of_images_and_audio_says_that_it_hears_nothing(
     weights["mm.a.input_projection.weight"] = np.ones((8, 8), np.float32)
     path = write_seeing(tmp_path / "a.gguf", weights)
     with Engine.load(path, context=64, threads=1) as engine:
-        assert engine.prepare_image(np.zeros((30, 20, 3), np.uint8)).image.rows == 6
+        assert engine.prepare_image(np.zeros((30, 20, 3), np.uint8)).item.rows == 6
     said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert said == ["a.gguf has an encoder of audio, which is not supported: left out"]
 

@@ -43,7 +43,7 @@ def test_a_sound_that_is_empty_or_lasts_for_hours_is_refused(
 def test_every_sample_is_in_a_window_of_frames(audio: nn.AudioModel, length: int) -> None:
     """Windows have 200 frames here: two seconds."""
     prepared = audio.prepare(sound(3.0)[:length])
-    parts = [part for part in prepared if isinstance(part, nn.PreparedImage)]
+    parts = [part for part in prepared if isinstance(part, nn.MediaItem)]
     frames = [len(part.arrays["frames"]) for part in parts]
     assert all(count == 200 for count in frames[:-1])
     assert sum(frames) * 160 >= length

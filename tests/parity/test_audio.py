@@ -21,7 +21,7 @@ from tampu import Engine
 from tampu.convert import convert
 from tampu.errors import RequestError
 from tampu.ml import Backend
-from tampu.runner.layout import NumberedImage
+from tampu.runner.layout import NumberedMedia
 
 pytestmark = pytest.mark.parity
 
@@ -182,7 +182,7 @@ def test_a_chat_hears_a_file_and_its_prefix_is_found_again(
     with laboratory.engine(name) as engine:
         short, long = (engine.prepare_audio(wav(samples[:end])) for end in (7 * 16_000, 8 * 16_000))
         first, second = (
-            [item.number for item in each.items if isinstance(item, NumberedImage)]
+            [item.number for item in each.items if isinstance(item, NumberedMedia)]
             for each in (short, long)
         )
         assert first[:-1] == second[: len(first) - 1]

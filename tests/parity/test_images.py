@@ -54,7 +54,7 @@ def stream_of(engine: Engine, parts: Parts) -> list[int]:
     """Return a prompt's tokens as they lie in the cache."""
     looked = [part if isinstance(part, int) else engine.prepare_image(part) for part in parts]
     tokens = [
-        [each] if isinstance(each, int) else each.image.placeholders.tokens.tolist()
+        [each] if isinstance(each, int) else each.item.placeholders.tokens.tolist()
         for each in looked
     ]
     return [token for each in tokens for token in each]

@@ -12,7 +12,7 @@ from support.laboratory import Laboratory
 from support.seeing import picture
 from support.videos import Frames, scene, video
 
-from tampu.chat.images import PreparedMedia
+from tampu.chat.media import PreparedMedia
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
 from tampu.vision.video import VideoSettings
@@ -55,7 +55,7 @@ def tokens_of(items: list[Any]) -> list[int]:
         if isinstance(item, int):
             found.append(item)
         else:
-            held = item.image.placeholders
+            held = item.item.placeholders
             found += np.where(held.embedded, VIDEO, held.tokens).tolist()
     return found
 

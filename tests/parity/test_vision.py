@@ -21,7 +21,7 @@ from support.sights import SIGHTS, as_published
 from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import Batch
-from tampu.runner import images as image_store
+from tampu.runner import encoder_cache as image_store
 
 pytestmark = pytest.mark.parity
 
@@ -187,7 +187,7 @@ def test_an_encoder_in_pieces_gives_the_same_embeddings(
 
 
 def _tokens(part: Any) -> list[int]:
-    return [part] if isinstance(part, int) else part.image.placeholders.tokens.tolist()
+    return [part] if isinstance(part, int) else part.item.placeholders.tokens.tolist()
 
 
 @pytest.mark.seed("S15", "S18")

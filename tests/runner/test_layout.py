@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.nn import Placeholders, PreparedImage
-from tampu.runner.layout import TEXT, NumberedImage, lay_out
+from tampu.nn import MediaItem, Placeholders
+from tampu.runner.layout import TEXT, NumberedMedia, lay_out
 
 
 def text(*tokens: int) -> npt.NDArray[Any]:
@@ -24,7 +24,7 @@ def image(
     positions: npt.NDArray[np.int32] | None = None,
     advance: int | None = None,
     is_cross: bool = False,
-) -> NumberedImage:
+) -> NumberedMedia:
     """An image of a start token, its rows and an end token; one token if it is for crossing."""
     tokens = [50] if is_cross else [30, *[0] * rows, 31]
     embedded = [False] if is_cross else [False, *[True] * rows, False]
@@ -37,7 +37,7 @@ def image(
         positions=positions,
         is_cross=is_cross,
     )
-    return NumberedImage(PreparedImage({}, "any", rows, placeholders), number)
+    return NumberedMedia(MediaItem({}, "any", rows, placeholders), number)
 
 
 def test_text_is_compared_by_its_tokens() -> None:
@@ -52,14 +52,14 @@ def test_an_image_is_compared_by_its_content_where_its_rows_are() -> None:
     inputs = lay_out([text(5), image(7), text(6)])
     assert inputs.tokens.tolist() == [5, 30, 0, 0, 0, 31, 6]
     assert inputs.keys.tolist() == [5, 30, -8, -8, -8, 31, 6]
-    (placed,) = inputs.layout.images
+    (placed,) = inputs.layout.media
     assert (placed.start, placed.end) == (1, 6)
     assert [(g.start, g.end) for g in inputs.layout.groups] == [(2, 5)]
 
 
 @pytest.mark.seed("S17", "S20")
 def test_a_part_of_an_image_takes_its_own_rows() -> None:
-    (placed,) = lay_out([text(5), image(7), text(6)]).layout.images
+    (placed,) = lay_out([text(5), image(7), text(6)]).layout.media
     assert placed.embedded(0, 7).tolist() == [2, 3, 4]
     assert placed.rows(0, 7) == slice(0, 3)
     assert placed.embedded(3, 5).tolist() == [3, 4]
@@ -85,19 +85,19 @@ def test_a_cross_attention_image_is_visible_from_its_position_on() -> None:
     )
     layout = inputs.layout
     assert inputs.tokens.tolist() == [5, 6, 50, 7, 50, 8]
-    seen = [layout.visible_images(position) for position in range(6)]
+    seen = [layout.visible_media(position) for position in range(6)]
     assert [[each.number for each in images] for images in seen] == [[], [], [1], [1], [2], [2]]
     assert layout.bidirectional(0, 6) == ()
     left = layout.without(1, 3, 6)
-    assert [(each.number, each.start) for each in left.images] == [(2, 2)]
+    assert [(each.number, each.start) for each in left.media] == [(2, 2)]
     kept = layout.without(3, 4, 6)
-    assert [(each.number, each.start) for each in kept.images] == [(1, 2), (2, 3)]
+    assert [(each.number, each.start) for each in kept.media] == [(1, 2), (2, 3)]
 
 
 def test_adjacent_cross_attention_images_are_visible_together() -> None:
     beside = [image(number, is_cross=True) for number in range(1, 5)]
     layout = lay_out([text(5), beside[0], text(6), *beside[1:3], text(7), beside[3]]).layout
-    seen = [[each.number for each in layout.visible_images(position)] for position in range(7)]
+    seen = [[each.number for each in layout.visible_media(position)] for position in range(7)]
     assert seen == [[], [1], [1], [2], [2, 3], [2, 3], [4]]
 
 
@@ -136,5 +136,5 @@ def test_removing_inputs_gives_the_layout_of_the_rest(data: st.DataObject) -> No
     assert left.keys.tolist() == expected.keys.tolist()
     length = len(left.tokens)
     assert left.layout.positions(0, length + 3).tolist() == list(range(length + 3))
-    for one, other in zip(left.layout.images, expected.layout.images, strict=True):
+    for one, other in zip(left.layout.media, expected.layout.media, strict=True):
         assert (one.number, one.start, one.end) == (other.number, other.start, other.end)

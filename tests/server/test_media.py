@@ -98,7 +98,7 @@ def test_every_api_takes_base64_in_every_form(site: Site, path: str) -> None:
     assert [answer.status_code for answer in answers] == [200] * len(FORMS)
     seen = [prompt for _, runner in site.start.runners for prompt, _ in runner.requests]
     images = [
-        list(prompt.images if isinstance(prompt, TextPrompt) else prompt.messages[-1]["images"])
+        list(prompt.media if isinstance(prompt, TextPrompt) else prompt.messages[-1]["media"])
         for prompt in seen
     ]
     assert images == [[IMAGE]] * len(FORMS)

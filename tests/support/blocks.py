@@ -28,7 +28,7 @@ tokens_of = st.builds(
 def history(tokens: PrefixTokens, end: int) -> list[Any]:
     """Return the first tokens, images by their contents."""
     keys = tokens.keys[:end].tolist()
-    return [key if key >= 0 else tokens.images[-1 - key] for key in keys]
+    return [key if key >= 0 else tokens.media[-1 - key] for key in keys]
 
 
 def rows_of(tokens: PrefixTokens, start: int, end: int) -> npt.NDArray[np.uint8]:

@@ -15,15 +15,15 @@ from support.waiting import wait_until
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
-from tampu.nn import Placeholders, PreparedImage
+from tampu.nn import MediaItem, Placeholders
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.drafts import DraftSource
+from tampu.runner.encoder_cache import EncoderCache, PartialEmbedding
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.graph_cache import GraphCounts, PreparedGraph, WarmUpBatch
 from tampu.runner.idle_warm_up import IdleWarmUp
-from tampu.runner.images import ImageStore, PartialEmbedding
-from tampu.runner.layout import NumberedImage, lay_out
+from tampu.runner.layout import NumberedMedia, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Constraint, RowCollector, Sink
@@ -81,9 +81,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class FakeEncoder:
-    """A chunk of an image's encoder."""
+    """A chunk of an encoder."""
 
-    image: PreparedImage
+    item: MediaItem
     number: int
     is_complete: bool
 
@@ -125,12 +125,10 @@ class FakeGraphs:
     def check_reservation(self) -> None:
         """Nothing is reserved."""
 
-    def prepare_image(
-        self, image: PreparedImage, partial: PartialEmbedding | None
-    ) -> PreparedGraph:
+    def prepare_encoder(self, item: MediaItem, partial: PartialEmbedding | None) -> PreparedGraph:
         number = partial.chunks if partial else 0
         assert partial is None or partial.rows[0, 0] == number
-        encoder = FakeEncoder(image, number, is_complete=number == self.chunks - 1)
+        encoder = FakeEncoder(item, number, is_complete=number == self.chunks - 1)
         return PreparedGraph(encoder, [], False)  # type: ignore[arg-type]
 
     def launch(self, prepared: PreparedGraph) -> Future[Computed]:
@@ -140,18 +138,18 @@ class FakeGraphs:
             return self.submit(graph)
         if graph.is_complete:
             self.order.append("image")
-            return self.encode(graph.image)
+            return self.encode(graph.item)
         self.order.append("chunk")
         chunk: Future[Computed] = Future()
         chunk.set_result(Computed([np.full((1, 1), graph.number + 1, np.float32)], 0))
         return chunk
 
-    def encode(self, image: PreparedImage) -> Future[Computed]:
+    def encode(self, item: MediaItem) -> Future[Computed]:
         """Embed an image: its rows are its content and their numbers."""
-        content = int(image.arrays["content"][0])
+        content = int(item.arrays["content"][0])
         self.encoded.append(content)
         result: Future[Computed] = Future()
-        rows = np.stack([np.full(image.rows, content), np.arange(image.rows)], axis=1)
+        rows = np.stack([np.full(item.rows, content), np.arange(item.rows)], axis=1)
         result.set_result(Computed([rows.astype(np.float32)], 0))
         return result
 
@@ -222,7 +220,7 @@ class FakeEngine:
             kv_unified=kv_unified,
             max_batch_tokens=batch,
             max_outputs=max(slots, 4) + (32 if drafts else max_drafts),
-            images=ImageStore(kept_bytes),
+            encoder_cache=EncoderCache(kept_bytes),
             candidates=candidates,
             drafts=drafts,
         )
@@ -251,7 +249,7 @@ class FakeEngine:
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         inputs = lay_out(
-            [x if isinstance(x, NumberedImage) else np.array([x], np.int32) for x in prompt]
+            [x if isinstance(x, NumberedMedia) else np.array([x], np.int32) for x in prompt]
         )
         length, is_private = len(inputs.tokens), collector is not None and collector.last is None
         tokens, keys = np.zeros((2, self.context + 1), np.int32)
@@ -262,7 +260,7 @@ class FakeEngine:
             detokenizer=Detokenizer(chosen.stop, IncrementalDecoder(letter)),
             sink=sink or events.put,
             tokens=tokens,
-            keys=keys if inputs.layout.images else tokens,
+            keys=keys if inputs.layout.media else tokens,
             length=length,
             prompt_length=length,
             layout=inputs.layout,
@@ -280,9 +278,9 @@ class FakeEngine:
         *,
         groups: tuple[tuple[int, int], ...] | None = None,
         number: int | None = None,
-    ) -> NumberedImage:
+    ) -> NumberedMedia:
         """Return an image: token 30, its rows, token 31; all rows in one batch by default."""
-        image = PreparedImage(
+        image = MediaItem(
             {"content": np.array([content], np.int32)},
             key="any",
             rows=rows,
@@ -294,7 +292,7 @@ class FakeEngine:
                 is_bidirectional=True,
             ),
         )
-        return NumberedImage(image, content if number is None else number)
+        return NumberedMedia(image, content if number is None else number)
 
     def prompt_logits(self, tokens: Sequence[int]) -> PromptLogits:
         """Request the logits of every token of a text."""

@@ -25,7 +25,7 @@ from tampu.nn import (
     History,
     LayerCache,
     LayerShape,
-    PreparedImage,
+    MediaItem,
     RGBImage,
     Samples,
     States,
@@ -118,7 +118,7 @@ class Stream:
 
     tokens: list[int]
     positions: Array  # (n, k)
-    images: list[tuple[int, PreparedImage]]  # where each begins
+    images: list[tuple[int, MediaItem]]  # where each begins
 
 
 class Seer:
@@ -138,7 +138,7 @@ class Seer:
         assert self.model.vision is not None
         return self.model.vision
 
-    def encode(self, prepared: PreparedImage) -> Floats:
+    def encode(self, prepared: MediaItem) -> Floats:
         """Return the embedding of an image, or of a part of a sound: (rows, features)."""
         context = self.backend.context()
         inputs = {
@@ -160,14 +160,14 @@ class Seer:
         """Return the embedding of a sound, of all its parts in order."""
         assert self.model.audio is not None
         parts = self.model.audio.prepare(samples)
-        found = [self.encode(part) for part in parts if isinstance(part, PreparedImage)]
+        found = [self.encode(part) for part in parts if isinstance(part, MediaItem)]
         return np.concatenate(found)
 
     def stream(self, parts: Sequence[list[int] | RGBImage]) -> Stream:
         """Lay texts and pictures one after the other, as the model says."""
         tokens: list[int] = []
         positions: list[Array] = []
-        images: list[tuple[int, PreparedImage]] = []
+        images: list[tuple[int, MediaItem]] = []
         place, width = 0, self.model.positions_per_token
         for part in parts:
             if isinstance(part, list):

@@ -14,7 +14,7 @@ from support.cost import cost, yardstick_by_the_clock
 from support.hostile_pictures import EITHER, PLAIN, REFUSED, TAKEN, encoded
 
 from tampu.errors import RequestError
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 from tampu.vision.decoding import decode
 
 MOST = 100.0  # yardsticks, with what it takes to start a process that decodes
@@ -62,6 +62,6 @@ def test_equal_bytes_of_another_shape_are_another_image() -> None:
     wide = decode(encoded(PLAIN, "PNG"))
     high = wide.reshape(wide.shape[1], wide.shape[0], 3)
     assert hashlib.sha256(wide.tobytes()).digest() == hashlib.sha256(high.tobytes()).digest()
-    store = ImageStore(1 << 20)
+    store = EncoderCache(1 << 20)
     assert store.number(wide) != store.number(high)
     assert store.number(wide) == store.number(wide.copy())

@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_a_message_comes_back_as_it_was(value: object) -> None:
-    prompt = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"\xff"]},))
+    prompt = ChatPrompt(messages=({"role": "user", "content": "x", "media": [b"\xff"]},))
     structure = StructuredOutput(format={"const": value})
     sent = Run(1, Generate(prompt, GenerateOptions(), structure))
     assert repr(to_command(to_body(sent))) == repr(sent)

@@ -155,7 +155,7 @@ def chat(**message: Any) -> ChatPrompt:
         Generate(TextPrompt("x" * SIZE)),
         Generate(chat(content="x" * SIZE)),
         Generate(ChatPrompt(messages=chat(content="x" * 200).messages * 1000)),
-        Generate(chat(images=[bytes(SIZE)])),
+        Generate(chat(media=[bytes(SIZE)])),
         Encode(TokensPrompt((1,) * SIZE)),
         Decode((1,) * SIZE),
         Decide(chat(content="x" * SIZE), ()),

@@ -265,7 +265,7 @@ def test_requests_that_are_cancelled_before_their_turn_are_not_prepared(tokens: 
         assert not tokens.entered.acquire(blocking=False)
 
 
-IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"x"]},))
+IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "media": [b"x"]},))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "images": [b"x"]},
         (FIMPrompt("x" * 30_000, "y" * 30_000), None, "long"),
         (ChatPrompt(messages=CHAT.messages * 1_000), None, "long"),
         (ChatPrompt(messages=({"role": "user", "content": "x" * 99_999},)), None, "long"),
-        (IMAGE, None, "images"),
+        (IMAGE, None, "media"),
     ],
 )
 def test_requests_are_prepared_beside_their_like(

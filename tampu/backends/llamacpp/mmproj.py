@@ -15,7 +15,7 @@ from typing import Any
 
 from tampu.backends.llamacpp.request import error_of
 from tampu.backends.llamacpp.server import LlamaServer, Message
-from tampu.chat.images import Item
+from tampu.chat.media import Item
 from tampu.errors import ComputeError, RequestError
 from tampu.tokenizer import Tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder

@@ -20,7 +20,7 @@ from tampu.backends.llamacpp.request import LlamaRequest, error_of
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
-from tampu.chat.images import Item, length
+from tampu.chat.media import Item, length
 from tampu.engine.backend import Backend, Handlers, ModelFacts
 from tampu.engine.handlers import TEXT
 from tampu.engine.handlers.embed import embedded_tokens, result, sized

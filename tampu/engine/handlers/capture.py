@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 
-from tampu.chat.images import Item, length
+from tampu.chat.media import Item, length
 from tampu.engine.backend import Handlers
 from tampu.engine.captures import Capture, CapturedValues, CapturePlan, CaptureStore
 from tampu.engine.completion import RequestHandle, Stream, completion

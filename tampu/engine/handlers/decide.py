@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tampu.chat.images import with_images
+from tampu.chat.media import with_media
 from tampu.engine import decisions, ranking
 from tampu.engine.backend import Backend, Handlers
 from tampu.engine.decisions import Scorer, rerank_messages
@@ -25,7 +25,7 @@ def decide(model: Backend, request: Decide) -> Decided:
         ContextLengthError: naming the question that is too long.
     """
     prompt = request.prompt
-    messages = with_images(prompt.messages, model.requests.prepare_file)
+    messages = with_media(prompt.messages, model.requests.prepare_file)
     scorer = _scorer(model, request, messages, prompt.tools, "\n\n")
     return Decided(decisions.decide(request.questions, scorer))
 

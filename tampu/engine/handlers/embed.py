@@ -8,7 +8,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from tampu.chat.images import Item
+from tampu.chat.media import Item
 from tampu.engine.backend import Handlers
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
@@ -76,7 +76,7 @@ def prompted(request: Embed, prompts: EmbeddingPrompts) -> Embed:
     if request.prompt and not all(isinstance(each, TextPrompt) for each in request.inputs):
         raise RequestError("prompt is put before texts, not before tokens or images")
     inputs = tuple(
-        TextPrompt(before + each.text, each.images) if isinstance(each, TextPrompt) else each
+        TextPrompt(before + each.text, each.media) if isinstance(each, TextPrompt) else each
         for each in request.inputs
     )
     return msgspec.structs.replace(request, inputs=inputs)

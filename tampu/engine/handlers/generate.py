@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.images import length, token_ids
+from tampu.chat.media import length, token_ids
 from tampu.engine.backend import Handle, Handlers, ReplySink, Running, Submit
 from tampu.engine.events import PromptLogprobs, Reply, Started, joined_delta
 from tampu.engine.native import NativeModel

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tampu.cancellation import check_cancelled
-from tampu.chat.images import token_ids
+from tampu.chat.media import token_ids
 from tampu.engine.backend import Backend, Handlers
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.request_builder import known_tokens

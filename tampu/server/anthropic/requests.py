@@ -157,7 +157,7 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
                 images.append(_image(source, place))
             case _:
                 rest.append(_block(block, place))
-    merged = _merged(rest) | ({"images": images} if images else {})
+    merged = _merged(rest) | ({"media": images} if images else {})
     if merged:
         yield {"role": message.role, "content": "", **merged}
 

@@ -23,7 +23,7 @@ from tampu.server.serving.model_defaults import ModelDefaults
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 10_000
-MAX_IMAGES = 16
+MAX_MEDIA = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Conversation:
 
     Attributes:
         messages: in the format of Hugging Face's templates; images, videos and sounds are bytes,
-            under `images`.
+            under `media`.
         tools: what it may call.
         tool_choice: whether it may, must not, or must call them.
         think: whether to reason, or the effort; None: the model's default.
@@ -100,10 +100,10 @@ def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) 
 
 
 def _check_size(conversation: Conversation) -> None:
-    images = sum(len(message.get("images", ())) for message in conversation.messages)
+    media = sum(len(message.get("media", ())) for message in conversation.messages)
     for count, most, what in (
         (len(conversation.messages), MAX_MESSAGES, "messages"),
-        (images, MAX_IMAGES, "images and sounds"),
+        (media, MAX_MEDIA, "images and sounds"),
     ):
         require(count <= most, f"at most {most} {what} can be given, not {count}")
 
@@ -111,7 +111,7 @@ def _check_size(conversation: Conversation) -> None:
 def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
     if conversation.tools.functions and conversation.tool_choice.mode != "none":
         check_can(defaults, "tools", model, "tools")
-    files = [file for message in conversation.messages for file in message.get("images") or ()]
+    files = [file for message in conversation.messages for file in message.get("media") or ()]
     sounds = [is_audio(file) for file in files]
     if not all(sounds):
         check_can(defaults, "vision", model, "images")

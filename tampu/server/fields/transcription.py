@@ -99,7 +99,7 @@ class SpeechForm:
         if self.text is not None:
             return TextPrompt(self.text + (self.before_begun + begun if begun else ""), (file,))
         told = self.task.instruction
-        messages: list[dict[str, Any]] = [{"role": "user", "content": told, "images": [file]}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": told, "media": [file]}]
         if begun:
             messages.append({"role": "assistant", "content": begun})
         return ChatPrompt(messages=tuple(messages), think=False, plain=told)

@@ -259,7 +259,7 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
     history = map(dict, defaults.messages if body.context is None else ())
     question: dict[str, Any] = {"role": "user", "content": text}
     if body.images:
-        question["images"] = _images(body.images, "")
+        question["media"] = _media(body.images, "")
     return Conversation(
         messages=(*first, *history, question),
         is_whole=True,
@@ -270,8 +270,8 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
     )
 
 
-def _images(images: Sequence[str], where: str) -> list[bytes]:
-    return [decode_image(image, f"{where}images[{i}]") for i, image in enumerate(images)]
+def _media(files: Sequence[str], where: str) -> list[bytes]:
+    return [decode_image(file, f"{where}images[{i}]") for i, file in enumerate(files)]
 
 
 def read_messages(messages: Sequence[Message] | None) -> tuple[dict[str, Any], ...]:
@@ -280,7 +280,7 @@ def read_messages(messages: Sequence[Message] | None) -> tuple[dict[str, Any], .
         template_message(
             read_role(message.role, f"messages[{index}]"),
             message.content or "",
-            images=_images(message.images or (), f"messages[{index}]."),
+            media=_media(message.images or (), f"messages[{index}]."),
             reasoning_content=message.thinking,
             name=message.tool_name or message.name,
             tool_call_id=message.tool_call_id,

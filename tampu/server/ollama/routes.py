@@ -176,7 +176,7 @@ class OllamaAPI:
             created_at=wire.timestamp(),
             debug_info=wire.DebugInfo(
                 rendered_template=encoded.pieces.decode("utf-8", "replace"),
-                image_count=sum(len(message.get("images", ())) for message in messages),
+                image_count=sum(len(message.get("media", ())) for message in messages),
             ),
             **empty,
         )

@@ -132,7 +132,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
     require(not message.audio, f"{where}.audio is not supported")
     is_given = message.content is not None or message.role == "assistant"
     require(is_given, f"{where}.content is missing")
-    text, images = read_content(message.content, f"{where}.content")
+    text, media = read_content(message.content, f"{where}.content")
     calls = [
         tool_call(call.id, call.function.name, read_arguments(call.function.arguments))
         for call in message.tool_calls or ()
@@ -140,7 +140,7 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
     return template_message(
         read_role(message.role, where),
         text,
-        images=images,
+        media=media,
         reasoning_content=message.reasoning or message.reasoning_content,
         name=message.name,
         tool_call_id=message.tool_call_id,
@@ -155,7 +155,7 @@ def read_content(
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
-    images: list[bytes] = []
+    media: list[bytes] = []
     for index, part in enumerate(content):
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
@@ -167,21 +167,21 @@ def read_content(
                 "type": "input_image",
                 "image_url": str(url),
             }:
-                images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
+                media.append(decode_image(url, f"{where}[{index}]", is_uri=True))
             case {"type": "video_url", "video_url": {"url": str(url)} | str(url)}:
-                images.append(decode_video(url, f"{where}[{index}]"))
+                media.append(decode_video(url, f"{where}[{index}]"))
             case {"type": "input_audio", "input_audio": {"data": str(data)}} | {
                 "type": "audio_url",
                 "audio_url": {"url": str(data)} | str(data),
             }:
-                images.append(decode_audio(data, f"{where}[{index}]"))
+                media.append(decode_audio(data, f"{where}[{index}]"))
             case {"type": "input_json", "data": dict() | list() as data}:
                 texts.append(msgspec.json.encode(data).decode())
             case {"type": _}:
                 raise wrong_part(part, f"{where}[{index}]", _PARTS)
             case _:
                 raise RequestError(f"{where}[{index}] has no type")
-    return "\n".join(texts), images
+    return "\n".join(texts), media
 
 
 def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) -> RequestError:

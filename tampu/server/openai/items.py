@@ -105,8 +105,8 @@ def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
         case {"role": str(role), "content": str() | list() as content, **rest} if (
             rest.get("type", "message") == "message"
         ):
-            text, images = read_content(content, f"{where}.content")
-            return template_message(read_role(role, where), text, images=images)
+            text, media = read_content(content, f"{where}.content")
+            return template_message(read_role(role, where), text, media=media)
         case {
             "type": "function_call", "call_id": str(id), "name": str(name),
             "arguments": str() | dict() as arguments,

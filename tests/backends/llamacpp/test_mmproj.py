@@ -16,7 +16,7 @@ from support.ollama_files import PUBLISHED, publish
 from support.projectors import take_apart
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
-from tampu.chat.images import with_images
+from tampu.chat.media import with_media
 from tampu.chat.prompt import PromptBuilder
 from tampu.convert.divided import plan_part
 from tampu.engine.engine import Engine
@@ -52,20 +52,20 @@ def loaded(files: Files) -> Iterator[Loaded]:
         text, LoadOptions(**OPTIONS, projector=str(projector)), FORK_SERVER
     ) as model:
         # The decoder's process is there before the first test begins.
-        with_images(asked(picture()), model.requests.prepare_file)
+        with_media(asked(picture()), model.requests.prepare_file)
         prompts = model.requests.prompts
         assert prompts is not None
         yield model, prompts
 
 
 def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": text, "images": list(images)}]
+    return [{"role": "user", "content": text, "media": list(images)}]
 
 
 def answer(loaded: Loaded, messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
     prompt = prompts.build(
-        with_images(messages, model.requests.prepare_file), limit=model.context - 1
+        with_media(messages, model.requests.prepare_file), limit=model.context - 1
     )
     return events_of(model, prompt.tokens)
 
@@ -102,14 +102,14 @@ def test_an_image_gives_the_logprobs_of_the_native_engine(loaded: Loaded, files:
     model, prompts = loaded
     text, projector = files
     with Engine.load(text, projector=projector, **OPTIONS) as engine:
-        prompt = prompts.build(with_images(asked(picture()), engine.prepare_file), limit=255).tokens
+        prompt = prompts.build(with_media(asked(picture()), engine.prepare_file), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
-    [message] = with_images(asked(picture()), model.requests.prepare_file)
+    [message] = with_media(asked(picture()), model.requests.prepare_file)
     breaks = model.tokenizer.encode("\n\n", add_special=False)
     put = [
         each
         for item in prompt
-        for each in ([item] if isinstance(item, int) else [*breaks, *message["images"], *breaks])
+        for each in ([item] if isinstance(item, int) else [*breaks, *message["media"], *breaks])
     ]
     events = events_of(model, put)
     scores = [s for event in events if isinstance(event, TextDelta) for s in event.logprobs]
@@ -128,7 +128,7 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
-    prompt = prompts.build(with_images(messages, model.requests.prepare_file), limit=255)
+    prompt = prompts.build(with_media(messages, model.requests.prepare_file), limit=255)
     images = [item for item in prompt.tokens if not isinstance(item, int)]
     assert [len(each) for each in images] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
@@ -137,15 +137,15 @@ def test_images_are_at_their_positions_and_are_counted(loaded: Loaded) -> None:
 
 def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded: Loaded) -> None:
     model, _ = loaded
-    [message] = with_images(asked(*[picture()] * 14), model.requests.prepare_file)
-    prompt = [model.tokenizer.bos, *message["images"]]
+    [message] = with_media(asked(*[picture()] * 14), model.requests.prepare_file)
+    prompt = [model.tokenizer.bos, *message["media"]]
     with pytest.raises(ContextLengthError, match="256 tokens > 255 maximum"):
         events_of(model, prompt + [5] * 3)
 
 
 def test_output_about_an_image_ends_when_the_context_is_full(loaded: Loaded) -> None:
     model, prompts = loaded
-    prompt = prompts.build(with_images(asked(picture()), model.requests.prepare_file), limit=255)
+    prompt = prompts.build(with_media(asked(picture()), model.requests.prepare_file), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
     assert done.reason == "length"
     assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
@@ -183,9 +183,9 @@ def test_an_image_without_a_projector_is_refused(files: Files) -> None:
     text, _ = files
     with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as model:
         plain = asked()
-        assert with_images(plain, model.requests.prepare_file) == plain
+        assert with_media(plain, model.requests.prepare_file) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
-            with_images(asked(picture()), model.requests.prepare_file)
+            with_media(asked(picture()), model.requests.prepare_file)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_a_vision_encoder_that_cannot_be_divided_leaves_a_text_model(
         assert model.requests.prompts is not None
         assert said(answer((model, model.requests.prompts), asked()))
         with pytest.raises(RequestError, match="vision encoder of 'gemma3' cannot be written"):
-            with_images(asked(picture()), model.requests.prepare_file)
+            with_media(asked(picture()), model.requests.prepare_file)
 
 
 def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
@@ -234,7 +234,7 @@ def test_a_vision_encoder_that_llama_cpp_refuses_leaves_a_text_model(
         assert model.requests.prompts is not None
         assert said(answer((model, model.requests.prompts), asked()))
         with pytest.raises(RequestError, match=r"takes no images: llama\.cpp cannot load"):
-            with_images(asked(picture()), model.requests.prepare_file)
+            with_media(asked(picture()), model.requests.prepare_file)
 
 
 def write_without(path: Path, left_out: str, to: Path) -> Path:

@@ -93,7 +93,7 @@ def test_another_model_is_told_what_to_do(tmp_path: Path) -> None:
     prompt = speech_form(task, "m", defaults).prompt(b"file")
     assert isinstance(prompt, ChatPrompt)
     [message] = prompt.messages
-    assert message["images"] == [b"file"]
+    assert message["media"] == [b"file"]
     begun = speech_form(task, "m", defaults).prompt(b"file", "Hallo")
     assert isinstance(begun, ChatPrompt)
     assert begun.messages[1:] == ({"role": "assistant", "content": "Hallo"},)

@@ -152,8 +152,8 @@ def _question(given: QuestionBody, where: str) -> Question:
 
 
 def _text(content: Parts, where: str) -> str:
-    text, images = read_content(content, where)
-    require(not images, f"{where}: images belong to the input, not to a question")
+    text, media = read_content(content, where)
+    require(not media, f"{where}: images belong to the input, not to a question")
     return text
 
 

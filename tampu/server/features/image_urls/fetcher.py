@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from tampu.errors import RegistryError, RequestError
-from tampu.server.fields.conversation import MAX_IMAGES
+from tampu.server.fields.conversation import MAX_MEDIA
 from tampu.store.names import DEFAULT_HOST
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.transport import PrivateHostError, Response, Transport, host_of
@@ -82,8 +82,8 @@ class ImageFetcher:
         if not self._hosts and not self._any_public:
             return
         found = [*_addresses(given)]
-        if len(found) > MAX_IMAGES:
-            raise RequestError(f"at most {MAX_IMAGES} images can be given, not {len(found)}")
+        if len(found) > MAX_MEDIA:
+            raise RequestError(f"at most {MAX_MEDIA} images can be given, not {len(found)}")
         if found:
             await asyncio.to_thread(self._fill, found)
 

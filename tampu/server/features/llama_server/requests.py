@@ -16,7 +16,7 @@ import msgspec
 from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
 from tampu.errors import RequestError, require
 from tampu.runner.generate_options import MAX_TOP_LOGPROBS
-from tampu.server.fields.conversation import MAX_IMAGES, check_can
+from tampu.server.fields.conversation import MAX_MEDIA, check_can
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
 from tampu.server.openai.requests import CompletionRequest, parse_completion
@@ -93,7 +93,7 @@ def _media(text: str, data: Sequence[Any], where: str) -> TextPrompt:
     places = text.count(MEDIA_MARKER)
     message = f"{where} has {len(data)} images, the text has {MEDIA_MARKER} {places} times"
     require(places == len(data), message)
-    require(len(data) <= MAX_IMAGES, f"{where}: at most {MAX_IMAGES} images are possible")
+    require(len(data) <= MAX_MEDIA, f"{where}: at most {MAX_MEDIA} images are possible")
     require(all(isinstance(each, str) for each in data), f"{where} must be a list of base64 texts")
     images = (decode_image(each, f"{where}[{index}]") for index, each in enumerate(data))
     return TextPrompt(text, tuple(images))

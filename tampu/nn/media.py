@@ -1,7 +1,7 @@
 """The interface of encoders to the runner: their graphs, and the placeholders of what they encode.
 
-The runner prepares an image, or a part of a sound, computes the encoder's graph once, caches the
-embedding, and puts the placeholders into the sequence.
+The runner prepares an image, or a part of a sound, as an item. It computes the encoder's graph
+once, caches the embedding, and puts the placeholders into the sequence.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placeholders:
-    """The inputs of one image: one token for each entry of the cache.
+    """The inputs of one item: one token for each entry of the cache.
 
     Attributes:
         tokens: I32, (n,): exactly as they will sit in the cache.
         embedded: bool, (n,): which of them take the rows of the embedding, in order. None if the
             embedding goes to layers with cross-attention.
-        groups: (start, length) of the inputs that must share a batch. They begin with the image's
+        groups: (start, length) of the inputs that must share a batch. They begin with the item's
             own inputs, never with a start token that prompts with other images share.
         is_bidirectional: whether the embedded tokens of a group attend to one another both ways.
-        positions: I32, (n, k): rows relative to the image's start; None: consecutive positions.
-        advance: how far the position moves over the image.
+        positions: I32, (n, k): rows relative to the item's start; None: consecutive positions.
+        advance: how far the position moves over the item.
         is_cross: whether the embedding goes to layers with cross-attention, not into the stream.
     """
 
@@ -94,14 +94,14 @@ def audio_placeholders(token: int, count: int) -> Placeholders:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedImage:
-    """The input of an encoder for one image, or one part of a sound.
+class MediaItem:
+    """The input of an encoder for an image, for frames of a video or for a part of a sound.
 
     Attributes:
         arrays: data of the encoder's inputs, by name: F32, F16, I32 or I64.
-        key: images with equal keys use the same encoder graph.
+        key: items with equal keys use the same encoder graph.
         rows: how many rows the embedding has.
-        placeholders: the tokens of the image.
+        placeholders: its tokens.
         is_audio: whether the audio encoder computes it, not the vision encoder.
     """
 
@@ -167,12 +167,12 @@ class Encoder(Module):
 
         Args:
             context: of the graph.
-            key: of the prepared images that the graph is for.
-            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
+            key: of the items that the graph is for.
+            inputs: tensors of the shapes and types of `MediaItem.arrays`, under their names.
         """
 
     @abstractmethod
-    def largest(self) -> PreparedImage:
+    def largest(self) -> MediaItem:
         """Return the input whose encoding takes most memory; its content is blank."""
 
 
@@ -184,7 +184,7 @@ class VisionModel(Encoder):
         """Which frames it takes of a video; None: it takes no videos."""
         return None
 
-    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> PreparedImage:
+    def prepare_frames(self, frames: npt.NDArray[np.uint8]) -> MediaItem:
         """Return two frames (2, height, width, 3) of a video, in the size that `video` asks for.
 
         Raises:
@@ -193,7 +193,7 @@ class VisionModel(Encoder):
         raise RequestError(f"the model takes images, but no videos: {frames.shape}")
 
     @abstractmethod
-    def prepare(self, image: RGBImage) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> MediaItem:
         """Resize, cut and normalize an image; on the host alone, from any thread.
 
         Raises:
@@ -205,7 +205,7 @@ class AudioModel(Encoder):
     """An encoder of sounds."""
 
     @abstractmethod
-    def prepare(self, samples: Samples) -> tuple[int | PreparedImage, ...]:
+    def prepare(self, samples: Samples) -> tuple[int | MediaItem, ...]:
         """Return a sound as tokens and parts that are encoded one by one, in order.
 
         The same beginning of two sounds has the same parts, as far as the features allow it: a

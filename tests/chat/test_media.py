@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tampu.chat.images import ImagePlaceholders, length
+from tampu.chat.media import MediaPlaceholders, length
 from tampu.errors import RequestError
 
 
@@ -42,7 +42,7 @@ def encode(
     messages: list[Any],
     render: Callable[[Any], Any] | Callable[[Any], tuple[tuple[Any, bool], ...]],
 ) -> list[int]:
-    marks = ImagePlaceholders()
+    marks = MediaPlaceholders()
     return marks.encode(Letters(), render([m["content"] for m in marks.place(messages)]))
 
 
@@ -53,9 +53,9 @@ def in_turn(contents: Any) -> tuple[Any, ...]:
 def test_images_precede_the_text_of_their_message() -> None:
     one, two, three = Shown(3), Shown(4), Shown(5)
     messages = [
-        {"role": "user", "content": "a", "images": [one, two]},
+        {"role": "user", "content": "a", "media": [one, two]},
         {"role": "user", "content": "b"},
-        {"role": "user", "content": "c", "images": [three]},
+        {"role": "user", "content": "c", "media": [three]},
     ]
     items = encode(messages, in_turn)
     assert spell(items) == ["\x01", "X", one, two, "a", "X", "b", "X", three, "c"]
@@ -64,7 +64,7 @@ def test_images_precede_the_text_of_their_message() -> None:
 
 def test_only_the_first_part_begins_with_the_begin_token() -> None:
     picture = Shown(2)
-    messages = [{"role": "user", "content": "a", "images": [picture]}]
+    messages = [{"role": "user", "content": "a", "media": [picture]}]
     items = encode(messages, lambda contents: ((contents[0], False),))
     assert spell(items) == ["\x01", picture, "a"]
 
@@ -75,30 +75,30 @@ def test_without_images_the_prompt_is_unchanged() -> None:
 
 def test_a_message_without_text_can_have_an_image() -> None:
     picture = Shown(2)
-    items = encode([{"role": "user", "content": None, "images": [picture]}], in_turn)
+    items = encode([{"role": "user", "content": None, "media": [picture]}], in_turn)
     assert spell(items) == ["\x01", "X", picture]
 
 
 @pytest.mark.seed("S65")
 def test_text_that_looks_like_a_mark_stays_text() -> None:
     text = "[image-0000000000000000-0][img-0]"
-    messages = [{"role": "user", "content": text, "images": [Shown(1)]}]
+    messages = [{"role": "user", "content": text, "media": [Shown(1)]}]
     assert "".join(map(str, spell(encode(messages, in_turn))[3:])) == text
 
 
 @pytest.mark.parametrize("repeats", [0, 2])
 def test_a_template_that_drops_or_repeats_an_image_is_refused(repeats: int) -> None:
-    messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
+    messages = [{"role": "user", "content": "a", "media": [Shown(1)]}]
     with pytest.raises(RequestError, match="does not show every image"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))
 
 
 def test_conversations_leave_nothing_in_memory() -> None:
-    encode([{"role": "user", "content": "a", "images": [Shown(1)]}], in_turn)
+    encode([{"role": "user", "content": "a", "media": [Shown(1)]}], in_turn)
     tracemalloc.start()
     try:
         for _ in range(600):
-            encode([{"role": "user", "content": "a", "images": [Shown(1)]}], in_turn)
+            encode([{"role": "user", "content": "a", "media": [Shown(1)]}], in_turn)
         gc.collect()
         left, _ = tracemalloc.get_traced_memory()
     finally:

@@ -11,10 +11,10 @@ from support.waiting import wait_until
 
 from tampu.errors import ComputeError
 from tampu.ml.backend import Computed
-from tampu.nn import PreparedImage
-from tampu.runner import images
+from tampu.nn import MediaItem
+from tampu.runner import encoder_cache
 from tampu.runner.context_shift import shift_range
-from tampu.runner.images import ImageStore
+from tampu.runner.encoder_cache import EncoderCache
 
 
 def history_of(prompt: list[Any]) -> list[int]:
@@ -24,8 +24,8 @@ def history_of(prompt: list[Any]) -> list[int]:
         if isinstance(item, int):
             held.append(item)
         else:
-            content = int(item.image.arrays["content"][0])
-            held += [30, *(100 * content + row for row in range(item.image.rows)), 31]
+            content = int(item.item.arrays["content"][0])
+            held += [30, *(100 * content + row for row in range(item.item.rows)), 31]
     return held
 
 
@@ -159,12 +159,12 @@ def test_other_requests_continue_between_chunks_of_an_encoder() -> None:
         encoding = "".join(each[0] for each in engine.graphs.order).strip("b")
         assert encoding == "cbcbcbcbi"
         assert engine.graphs.encoded == [7]
-        assert engine.scheduler.images.partial(7) is None
+        assert engine.scheduler.encoder_cache.partial(7) is None
         engine.wait_until_idle()
 
 
 def test_different_images_get_different_numbers_from_many_threads() -> None:
-    store = ImageStore(1)
+    store = EncoderCache(1)
     shown: list[Any] = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
     with ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(store.number, [*shown, *shown]))
@@ -173,15 +173,15 @@ def test_different_images_get_different_numbers_from_many_threads() -> None:
 
 
 def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "_MAX_NUMBERED", 3)
-    store = ImageStore(1)
+    monkeypatch.setattr(encoder_cache, "_MAX_NUMBERED", 3)
+    store = EncoderCache(1)
     shown: list[Any] = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
     assert [store.number(image) for image in shown] == [0, 1, 2, 3, 4]
     assert [store.number(shown[index]) for index in (2, 4, 0)] == [2, 4, 5]
 
 
 def test_the_rows_of_several_images_are_concatenated_once() -> None:
-    store = ImageStore(10**6)
+    store = EncoderCache(10**6)
     for number in range(3):
         store.keep(number, np.full((2, 3), number, np.float32))
     both = store.concatenated((2, 0))
@@ -192,7 +192,7 @@ def test_the_rows_of_several_images_are_concatenated_once() -> None:
 
 
 def test_partial_embeddings_of_a_few_images_are_kept() -> None:
-    store = ImageStore(0)
+    store = EncoderCache(0)
     rows = np.ones((2, 3), np.float32)
     for number in range(6):
         store.keep_partial(number, rows)
@@ -205,10 +205,10 @@ def test_partial_embeddings_of_a_few_images_are_kept() -> None:
 
 def test_an_image_that_cannot_be_encoded_ends_only_its_own_request() -> None:
     class Failing(FakeGraphs):
-        def encode(self, image: PreparedImage) -> Future[Computed]:
-            if image.arrays["content"][0] == 9:
+        def encode(self, item: MediaItem) -> Future[Computed]:
+            if item.arrays["content"][0] == 9:
                 raise ComputeError("no memory for the encoder")
-            return super().encode(image)
+            return super().encode(item)
 
     with FakeEngine(hashed, slots=2, graphs=Failing) as engine:
         good = [3, engine.image(1, 3)]
@@ -282,7 +282,7 @@ def test_prompts_with_images_give_the_same_answers_as_alone(seed: int) -> None:
 
 
 def test_small_images_too_are_evicted() -> None:
-    store = ImageStore(2**28)
+    store = EncoderCache(2**28)
     for number in range(1000):
         store.keep(number, np.zeros((16, 128), np.float32))
     assert [number for number in range(1000) if number in store] == [*range(744, 1000)]

@@ -1,7 +1,7 @@
-"""Image embeddings by content, and encoders that are computed in chunks.
+"""Embeddings of images and sounds by content, and encoders that are computed in chunks.
 
 An embedding is kept while there is room: the next turn of a conversation, or another request with
-the same image, encodes nothing.
+the same image or sound, encodes nothing.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.nn.image import RGBImage
-from tampu.runner.layout import InputLayout, PlacedImage
+from tampu.nn.media import RGBImage
+from tampu.runner.layout import InputLayout, PlacedMedia
 
 Embedding = npt.NDArray[np.float32]
 
 CHUNK_ROWS = 4096
 """Rows of a chunk of an encoder, times its layers: this is how long batches wait for it."""
 
-_MAX_NUMBERED = 2**14  # images whose numbers are remembered
+_MAX_NUMBERED = 2**14  # items whose numbers are remembered
 _MAX_PARTIAL = 2  # incomplete embeddings; others start again
-_MAX_KEPT = 256  # complete embeddings: those of 16 requests with 16 images each
+_MAX_KEPT = 256  # complete embeddings: those of 16 requests with 16 items each
 
 
 @dataclass(frozen=True, slots=True)
 class PartialEmbedding:
-    """An image whose encoder has been computed in part.
+    """An item whose encoder has been computed in part.
 
     Attributes:
         chunks: the number of chunks computed.
@@ -73,8 +73,8 @@ class EncoderChunk:
         return x
 
 
-class ImageStore:
-    """Embeddings by image content; the least recently used are evicted first."""
+class EncoderCache:
+    """Embeddings by content; the least recently used are evicted first."""
 
     def __init__(self, limit_bytes: int) -> None:
         """Start empty.
@@ -86,7 +86,7 @@ class ImageStore:
         self._numbers: OrderedDict[bytes, int] = OrderedDict()
         self._digests: dict[int, bytes] = {}
         self._next = 0
-        self._numbering = threading.Lock()  # callers number their images on their own threads
+        self._numbering = threading.Lock()  # callers number their media on their own threads
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
         self._partial: OrderedDict[int, PartialEmbedding] = OrderedDict()
         self._joined: tuple[tuple[int, ...], Embedding] | None = None
@@ -95,7 +95,7 @@ class ImageStore:
     def number(self, pixels: RGBImage) -> int:
         """Return the number of an image's content; equal pixels have equal numbers.
 
-        The least recently seen of very many images is forgotten. It gets another number when it
+        The least recently seen of very many is forgotten. It gets another number when it
         comes again, and is encoded again; a number is never used twice.
         """
         digest = hashlib.sha256(repr(pixels.shape).encode())
@@ -103,7 +103,7 @@ class ImageStore:
         return self.number_of(digest.digest())
 
     def number_of(self, key: bytes) -> int:
-        """Return the number of the image whose content has this digest."""
+        """Return the number of the content that has this digest."""
         with self._numbering:
             if key not in self._numbers:
                 self._numbers[key] = self._next
@@ -116,7 +116,7 @@ class ImageStore:
             return self._numbers[key]
 
     def digest(self, number: int) -> bytes | None:
-        """Return the digest of an image's content; None: the image was forgotten."""
+        """Return the digest of a content; None: it was forgotten."""
         return self._digests.get(number)
 
     def __contains__(self, number: int) -> bool:
@@ -126,18 +126,18 @@ class ImageStore:
         self._kept.move_to_end(number)
         return self._kept[number]
 
-    def missing(self, layout: InputLayout, computed: int) -> PlacedImage | None:
-        """Return an image that a sequence needs after so many tokens and that is not encoded."""
-        for image in layout.images:
-            is_ahead = image.end > computed or image.image.placeholders.is_cross
-            if is_ahead and image.number not in self:
-                return image
+    def missing(self, layout: InputLayout, computed: int) -> PlacedMedia | None:
+        """Return what a sequence needs after so many tokens and is not encoded."""
+        for placed in layout.media:
+            is_ahead = placed.end > computed or placed.item.placeholders.is_cross
+            if is_ahead and placed.number not in self:
+                return placed
         return None
 
     def concatenated(self, numbers: tuple[int, ...]) -> Embedding:
-        """Return the rows of some images, one image after the other.
+        """Return the rows of some embeddings, one after the other.
 
-        For the same images as last time it is the same array, which the device already holds.
+        For the same numbers as last time it is the same array, which the device already holds.
         """
         if len(numbers) == 1:
             return self[numbers[0]]
@@ -148,11 +148,11 @@ class ImageStore:
         return self._joined[1]
 
     def partial(self, number: int) -> PartialEmbedding | None:
-        """Return how far an incomplete image has been encoded; None: not at all."""
+        """Return how far an incomplete item has been encoded; None: not at all."""
         return self._partial.get(number)
 
     def keep_partial(self, number: int, rows: Embedding) -> None:
-        """Keep the result of one more chunk of an image's encoder."""
+        """Keep the result of one more chunk of an item's encoder."""
         before = self._partial.pop(number, None)
         self._partial[number] = PartialEmbedding(before.chunks + 1 if before else 1, rows)
         while len(self._partial) > _MAX_PARTIAL:

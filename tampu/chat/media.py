@@ -1,7 +1,7 @@
 """Images, videos and sounds in a conversation: they go where the template puts their message.
 
-An image stands before its message's text, as a placeholder that cannot be guessed: no text from
-outside can be mistaken for an image, and templates treat the placeholder as part of the text.
+They stand before their message's text, as placeholders that cannot be guessed: no text from outside
+can be mistaken for one, and templates treat a placeholder as part of the text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tampu.chat.segments import Prompt, Tokenizer, encode_prompt
 from tampu.errors import RequestError
 
 
-class PreparedImage(Protocol):
-    """An image that is prepared for the model; its length is that of its inputs."""
+class PromptMedia(Protocol):
+    """An image, a video or a sound that is prepared for the model; as long as its inputs."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ class PreparedMedia:
     """A video or a sound that is prepared for the model; it stands where an image may.
 
     Attributes:
-        items: tokens, and images: each is some frames of a video or a part of a sound.
+        items: tokens, and media: each is some frames of a video or a part of a sound.
     """
 
     items: tuple[Item, ...]
@@ -53,32 +53,32 @@ class PreparedMedia:
 _PLACEHOLDER = re.compile(r"\[image-([0-9a-f]{16})-(\d+)\]")
 
 Item: TypeAlias = int | Any
-"""A token, or a `PreparedImage`."""
+"""A token, or a `PromptMedia`."""
 
 
-class ImagePlaceholders:
-    """The placeholders of one conversation's images."""
+class MediaPlaceholders:
+    """The placeholders of one conversation's images, videos and sounds."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(8)
-        self._images: list[PreparedImage] = []
+        self._media: list[PromptMedia] = []
 
     def place(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the messages with placeholders for their `images`, each a `PreparedImage`."""
+        """Return the messages with placeholders for their `media`, each a `PromptMedia`."""
         return [
-            {**message, "content": self._marks(message["images"]) + (message.get("content") or "")}
-            if message.get("images")
+            {**message, "content": self._marks(message["media"]) + (message.get("content") or "")}
+            if message.get("media")
             else message
             for message in messages
         ]
 
     def encode(self, tokenizer: Tokenizer, prompt: Prompt) -> list[Item]:
-        """Return a prompt's tokens with the images at their places.
+        """Return a prompt's tokens with the media at their places.
 
         Raises:
             RequestError: if the template drops or repeats an image.
         """
-        if not self._images:
+        if not self._media:
             return encode_prompt(tokenizer, prompt)
         items: list[Item] = []
         shown: list[int] = []
@@ -86,22 +86,22 @@ class ImagePlaceholders:
             is_first = not items
             items += encode_prompt(tokenizer, text) if is_first else tokenizer.encode_pieces(text)
             if number is not None:
-                image = self._images[number]
-                items += image.items if isinstance(image, PreparedMedia) else [image]
+                placed = self._media[number]
+                items += _items(placed)
                 shown.append(number)
-        if shown != list(range(len(self._images))):
+        if shown != list(range(len(self._media))):
             raise RequestError("the model's chat template does not show every image in its turn")
         return items
 
     @property
     def more(self) -> int:
-        """How many more inputs the images have than places."""
-        return length(self._images) - len(self._images)
+        """How many more inputs the media have than places."""
+        return length(self._media) - len(self._media)
 
-    def _marks(self, images: Sequence[PreparedImage]) -> str:
-        first = len(self._images)
-        self._images += images
-        return "".join(f"[image-{self._secret}-{first + i}]" for i in range(len(images)))
+    def _marks(self, media: Sequence[PromptMedia]) -> str:
+        first = len(self._media)
+        self._media += media
+        return "".join(f"[image-{self._secret}-{first + i}]" for i in range(len(media)))
 
     def _parts(self, prompt: Prompt) -> Iterator[tuple[Prompt, int | None]]:
         """Yield the text before each mark with the mark's number, and the rest."""
@@ -119,7 +119,7 @@ class ImagePlaceholders:
 
 
 def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
-    """Return a prompt's tokens, with the placeholders of images."""
+    """Return a prompt's tokens, with the placeholders of media."""
     parts = ((item,) if isinstance(item, int) else item.tokens for item in items)
     return tuple(token for part in parts for token in part)
 
@@ -129,36 +129,40 @@ def length(items: Sequence[Item]) -> int:
     return sum(1 if isinstance(item, int) else len(item) for item in items)
 
 
-def with_images(
+def with_media(
     messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
 ) -> list[Mapping[str, Any]]:
-    """Return messages whose `images` are prepared for the model."""
+    """Return messages whose `media` are prepared for the model."""
     return [
-        {**message, "images": prepared_images(message["images"], prepare)}
-        if message.get("images")
+        {**message, "media": prepared_media(message["media"], prepare)}
+        if message.get("media")
         else message
         for message in messages
     ]
 
 
-def prepared_images(images: Sequence[Any], prepare: Callable[[Any], Any]) -> list[Any]:
-    """Return images and videos that are prepared for the model."""
+def prepared_media(files: Sequence[Any], prepare: Callable[[Any], Any]) -> list[Any]:
+    """Return images, videos and sounds that are prepared for the model."""
     found = []
-    for image in images:
+    for file in files:
         check_cancelled()
-        if isinstance(image, str):  # no request names a file of this machine
+        if isinstance(file, str):  # no request names a file of this machine
             raise RequestError("an image or a sound must be the content of a file, not its name")
-        found.append(prepare(image))
+        found.append(prepare(file))
     return found
 
 
 def media_items(
-    tokenizer: Tokenizer, text: str, images: Sequence[PreparedImage], marker: str
+    tokenizer: Tokenizer, text: str, media: Sequence[PromptMedia], marker: str
 ) -> list[Item]:
-    """Return the tokens of a text without a template, with images in place of its markers."""
+    """Return the tokens of a text without a template, with media in place of its markers."""
     first, *rest = text.split(marker)
     items: list[Item] = [*encode_prompt(tokenizer, ((first, True),))]
-    for image, part in zip(images, rest, strict=True):
-        items += image.items if isinstance(image, PreparedMedia) else [image]
+    for placed, part in zip(media, rest, strict=True):
+        items += _items(placed)
         items += tokenizer.encode_pieces(((part, True),), continues=True) if part else []
     return items
+
+
+def _items(media: PromptMedia) -> Sequence[Item]:
+    return media.items if isinstance(media, PreparedMedia) else [media]
