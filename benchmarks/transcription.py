@@ -1,14 +1,18 @@
 """A minute of sound to text, beside llama.cpp: `python -m benchmarks.transcription`.
 
-    python -m benchmarks.qwen3_asr OUT
-    python -m benchmarks.transcription OUT --library DIR/libmtmd.so
+    python -m benchmarks.hearing OUT --model voxtral-mini
+    python -m benchmarks.transcription OUT --model voxtral-mini --library DIR/libmtmd.so
+    python -m benchmarks.transcription OUT --live
+
+The last one measures live transcription (`benchmarks.live`), tampu alone.
 
 tampu's engine and llama.cpp's library libmtmd, built for the machine, with the same two files. Each
 has a process of its own; they take turns, the other idle. A round is a sound that was not heard
 before: the time of its encoder alone, until the first token of its transcript, and of the whole
 transcript, whose length is given, since weights are random.
 
-This module imports nothing of tampu: its ggml, once loaded, would compute llama.cpp's graphs too.
+Nothing of tampu is imported beside llama.cpp: its ggml, once loaded, would compute llama.cpp's
+graphs too.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -26,10 +31,54 @@ import numpy as np
 from benchmarks.mtmd import Mtmd, Samples
 from benchmarks.vision import Child
 
-TEXT_FILE, TOWER_FILE = "qwen3-asr-0.6b-Q4_K_M.gguf", "qwen3-asr-0.6b-mmproj-F16.gguf"
-AUDIO = ("<|audio_start|>", "<|audio_pad|>", "<|audio_end|>")
 CONTEXT, RATE = 4096, 16_000
 FIGURES = ("encoder", "first token", "transcript")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of `benchmarks.hearing`.
+
+    Attributes:
+        name: its files begin with it.
+        control: its control tokens beside those of every model with random weights.
+        before: the prompt before a sound.
+        after: and behind it.
+    """
+
+    name: str
+    control: tuple[str, ...]
+    before: str
+    after: str
+
+    @property
+    def text_file(self) -> str:
+        """The name of the text model's file."""
+        return f"{self.name}-Q4_K_M.gguf"
+
+    @property
+    def tower_file(self) -> str:
+        """The name of the encoder's file."""
+        return f"{self.name}-mmproj-F16.gguf"
+
+
+MODELS = {
+    "qwen3-asr-0.6b": Model(
+        "qwen3-asr-0.6b",
+        ("<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"),
+        "<|im_start|>system\na<|im_end|>\n<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    "voxtral-mini": Model(
+        "voxtral-mini",
+        (
+            "[BEGIN_AUDIO]", "[AUDIO]", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+            "[TRANSCRIBE]",
+        ),
+        "[SYSTEM_PROMPT]a[/SYSTEM_PROMPT][INST]",
+        "[/INST]",
+    ),
+}  # fmt: skip
 
 
 class Transcriber(Protocol):
@@ -43,13 +92,11 @@ class Transcriber(Protocol):
 class Tampu:
     """tampu's engine in this process."""
 
-    def __init__(self, out: Path, threads: int) -> None:
+    def __init__(self, out: Path, model: Model, threads: int) -> None:
         from tampu.engine.engine import Engine
 
-        tower = out / TOWER_FILE
-        self.engine = Engine.load(
-            out / TEXT_FILE, projector=tower, context=CONTEXT, threads=threads
-        )
+        text, tower = out / model.text_file, out / model.tower_file
+        self.engine = Engine.load(text, projector=tower, context=CONTEXT, threads=threads)
 
     def seconds(self, sound: Samples, tokens: int) -> list[float]:
         """The encoder's is what a prompt takes longer whose sound was not heard before."""
@@ -71,8 +118,10 @@ class Tampu:
 class Library:
     """llama.cpp's library in this process, with the prompt that the template renders."""
 
-    def __init__(self, out: Path, threads: int, library: Path) -> None:
-        self.model = Mtmd(library, out / TEXT_FILE, out / TOWER_FILE, threads, CONTEXT)
+    def __init__(self, out: Path, model: Model, threads: int, library: Path) -> None:
+        text, tower = out / model.text_file, out / model.tower_file
+        self.prompt = model
+        self.model = Mtmd(library, text, tower, threads, CONTEXT)
 
     def seconds(self, sound: Samples, tokens: int) -> list[float]:
         """Encode the sound alone; then read the prompt, which encodes it again, and go on."""
@@ -80,9 +129,9 @@ class Library:
         self.model.encode(sound)
         encoded = time.perf_counter() - began
         self.model.forget()
-        prompt = f"<|im_start|>system\na<|im_end|>\n<|im_start|>user\n{self.model.marker}"
+        prompt = f"{self.prompt.before}{self.model.marker}{self.prompt.after}"
         began = time.perf_counter()
-        token = self.model.read(f"{prompt}<|im_end|>\n<|im_start|>assistant\n", sound)
+        token = self.model.read(prompt, sound)
         first = time.perf_counter() - began
         for _ in range(tokens - 1):
             token = self.model.decode(token)
@@ -99,7 +148,7 @@ def make_sound(seed: int, length: int) -> Samples:
 
 def serve(kind: str, arguments: argparse.Namespace) -> None:
     """Answer the seeds on standard input with the times; the child's main."""
-    given = arguments.out, arguments.threads
+    given = arguments.out, MODELS[arguments.model], arguments.threads
     engine: Transcriber
     engine = Tampu(*given) if kind == "tampu" else Library(*given, arguments.library)
     print("ready", flush=True)
@@ -110,20 +159,29 @@ def serve(kind: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("out", type=Path, help="the folder that benchmarks.qwen3_asr filled")
+    parser.add_argument("out", type=Path, help="the folder that benchmarks.hearing filled")
+    parser.add_argument("--model", choices=[*MODELS], default=next(iter(MODELS)))
     parser.add_argument("--library", type=Path, default=Path("libmtmd.so"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--length", type=int, default=60, help="of the sound, in seconds")
     parser.add_argument("--tokens", type=int, default=200, help="of the transcript")
+    parser.add_argument(
+        "--live", action="store_true", help="delay and memory of live transcription"
+    )
     parser.add_argument("--serve", choices=["tampu", "library"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve, arguments)
         return
-    more = ["--length", str(arguments.length), "--tokens", str(arguments.tokens)]
+    if arguments.live:
+        from benchmarks.live import measure
+
+        measure(arguments.out, MODELS[arguments.model], arguments.threads)
+        return
+    more = f"--model {arguments.model} --length {arguments.length} --tokens {arguments.tokens}"
     children = {
-        kind: Child(kind, arguments, "benchmarks.transcription", more)
+        kind: Child(kind, arguments, "benchmarks.transcription", more.split())
         for kind in ("tampu", "library")
     }
     rounds: list[dict[str, list[float]]] = []

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks import gemma, qwen3_asr
+from benchmarks import gemma, hearing
 from benchmarks.models import DECODER, plan, rope_factors
 from benchmarks.random_models import QUANT_MIXES, has_more_bits
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
@@ -80,7 +80,13 @@ def test_the_model_that_sees_has_the_sizes_of_gemma_3_4b_and_siglip_400m() -> No
     assert len(set(pieces)) == len(types) == gemma.DECODER.vocabulary
 
 
-def test_the_model_that_hears_has_the_sizes_of_qwen3_asr_600m() -> None:
-    text, tower = list(qwen3_asr.plan_text(QUANT_MIXES["Q4_K_M"])), list(qwen3_asr.plan_tower())
-    assert round(sum(math.prod(tensor.shape) for tensor in text) / 1e6) == 596
-    assert round(sum(math.prod(tensor.shape) for tensor in tower) / 1e6) == 188
+@pytest.mark.parametrize(
+    ("name", "sizes"), [(hearing.QWEN, (596, 188)), (hearing.VOXTRAL, (4014, 662))]
+)
+def test_models_that_hear_have_the_sizes_of_qwen3_asr_600m_and_voxtral_mini(
+    name: str, sizes: tuple[int, int]
+) -> None:
+    shape = hearing.SHAPES[name]
+    planned = shape.plan_text(QUANT_MIXES["Q4_K_M"]), shape.plan_tower(shape.tower)
+    millions = [sum(math.prod(tensor.shape) for tensor in each) / 1e6 for each in planned]
+    assert tuple(map(round, millions)) == sizes
