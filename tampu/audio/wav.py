@@ -37,11 +37,11 @@ def decode_wav(data: bytes, limits: AudioLimits = DEFAULT_AUDIO_LIMITS) -> Sampl
         if kind == _EXTENSIBLE:
             [kind] = struct.unpack_from("<H", head, 24)
     except struct.error as error:
-        raise RequestError("the WAV file is damaged or truncated") from error
+        raise RequestError("the sound is damaged: the head of its WAV file is cut off") from error
     if bits not in _BITS.get(kind, ()):
         raise RequestError(
-            "a WAV file must have integers of 8, 16, 24 or 32 bits, or floats of 32 or 64 bits: "
-            "other codecs are read from other formats"
+            "the sound is not supported: a WAV file must have integers of 8, 16, 24 or 32 bits, or "
+            "floats of 32 or 64 bits; other codecs are read from other formats"
         )
     limits.check_samples(rate, channels)
     width = bits // 8 * channels
@@ -50,7 +50,9 @@ def decode_wav(data: bytes, limits: AudioLimits = DEFAULT_AUDIO_LIMITS) -> Sampl
     for block in _blocks(content[: len(content) // width * width], width):
         values = _values(block, kind, bits)
         if not np.isfinite(values).all():
-            raise RequestError("the WAV file has samples that are not numbers")
+            raise RequestError(
+                "the sound is damaged: its WAV file has samples that are not numbers"
+            )
         sound.push(values.reshape(-1, channels).mean(axis=1, dtype=np.float32), rate)
     return sound.whole()
 
@@ -82,11 +84,11 @@ def _chunks(data: bytes) -> tuple[memoryview, memoryview]:
         is_open = name == b"data" and (size in _UNKNOWN_SIZES or size > _LARGEST)
         end = len(data) if is_open else at + 8 + size
         if end > len(data):
-            raise RequestError("the WAV file is truncated: it ends too early")
+            raise RequestError("the sound is damaged: its WAV file is truncated, it ends too early")
         found[name] = view[at + 8 : end]
         at = end + size % 2
     if b"fmt " not in found or b"data" not in found:
-        raise RequestError("the WAV file is damaged or truncated: it has no samples")
+        raise RequestError("the sound is damaged: its WAV file has no samples")
     return found[b"fmt "], found[b"data"]
 
 

@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol, TypeAlias
 
 from tampu.cancellation import check_cancelled
 from tampu.chat.segments import Prompt, Tokenizer, encode_prompt
 from tampu.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFile:
+    """A file that a message has.
+
+    Attributes:
+        data: its bytes; of a program also RGB pixels or samples.
+        place: where the request has it, for errors.
+        is_audio: whether only a sound may be there.
+    """
+
+    data: Any
+    place: str
+    is_audio: bool = False
 
 
 class PromptMedia(Protocol):
@@ -62,11 +78,12 @@ class MediaPlaceholders:
     def __init__(self) -> None:
         self._secret = secrets.token_hex(8)
         self._media: list[PromptMedia] = []
+        self._roles: list[str] = []
 
     def place(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return the messages with placeholders for their `media`, each a `PromptMedia`."""
         return [
-            {**message, "content": self._marks(message["media"]) + (message.get("content") or "")}
+            {**message, "content": self._marks(message) + (message.get("content") or "")}
             if message.get("media")
             else message
             for message in messages
@@ -76,7 +93,7 @@ class MediaPlaceholders:
         """Return a prompt's tokens with the media at their places.
 
         Raises:
-            RequestError: if the template drops or repeats an image.
+            RequestError: if the template drops, repeats or moves some.
         """
         if not self._media:
             return encode_prompt(tokenizer, prompt)
@@ -90,7 +107,7 @@ class MediaPlaceholders:
                 items += _items(placed)
                 shown.append(number)
         if shown != list(range(len(self._media))):
-            raise RequestError("the model's chat template does not show every image in its turn")
+            raise RequestError(self._misplaced(shown))
         return items
 
     @property
@@ -98,9 +115,20 @@ class MediaPlaceholders:
         """How many more inputs the media have than places."""
         return length(self._media) - len(self._media)
 
-    def _marks(self, media: Sequence[PromptMedia]) -> str:
-        first = len(self._media)
+    def _misplaced(self, shown: Sequence[int]) -> str:
+        pairs = zip_longest(range(len(self._media)), shown)
+        wrong = [number for pair in pairs if pair[0] != pair[1] for number in pair]
+        roles = [self._roles[number] for number in wrong if number is not None]
+        role = next((role for role in roles if role != "user"), "user")
+        message = (
+            f"the model's chat template does not show the images and sounds of {role} messages"
+        )
+        return f"{message} in their place" + ("" if role == "user" else ": put them into a user's")
+
+    def _marks(self, message: Mapping[str, Any]) -> str:
+        first, media = len(self._media), message["media"]
         self._media += media
+        self._roles += [message["role"]] * len(media)
         return "".join(f"[image-{self._secret}-{first + i}]" for i in range(len(media)))
 
     def _parts(self, prompt: Prompt) -> Iterator[tuple[Prompt, int | None]]:
@@ -129,26 +157,47 @@ def length(items: Sequence[Item]) -> int:
     return sum(1 if isinstance(item, int) else len(item) for item in items)
 
 
+def without_places(
+    messages: Iterable[Mapping[str, Any]],
+) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """Return messages whose `media` are no `MediaFile` but its data, and the places of all."""
+    files = [file for message in messages for file in message.get("media") or ()]
+    bare = (
+        {**message, "media": [file.data for file in message["media"]]}
+        if message.get("media")
+        else dict(message)
+        for message in messages
+    )
+    return tuple(bare), tuple(file.place for file in files)
+
+
 def with_media(
-    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any], places: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """Return messages whose `media` are prepared for the model."""
+    """Return messages whose `media` are prepared for the model; errors name their places."""
+    left = iter(places)
     return [
-        {**message, "media": prepared_media(message["media"], prepare)}
+        {**message, "media": prepared_media(message["media"], prepare, left)}
         if message.get("media")
         else message
         for message in messages
     ]
 
 
-def prepared_media(files: Sequence[Any], prepare: Callable[[Any], Any]) -> list[Any]:
-    """Return images, videos and sounds that are prepared for the model."""
-    found = []
+def prepared_media(
+    files: Sequence[Any], prepare: Callable[[Any], Any], places: Iterable[str] = ()
+) -> list[Any]:
+    """Return files that are prepared for the model; errors name their places."""
+    found, left = [], iter(places)
     for file in files:
         check_cancelled()
-        if isinstance(file, str):  # no request names a file of this machine
-            raise RequestError("an image or a sound must be the content of a file, not its name")
-        found.append(prepare(file))
+        place = next(left, "")
+        try:
+            if isinstance(file, str):  # no request names a file of this machine
+                raise RequestError("it must be the content of an image or a sound, not a name")
+            found.append(prepare(file))
+        except RequestError as error:
+            raise type(error)(f"{place}: {error}" if place else str(error)) from error
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tampu.chat.media import MediaFile
 from tampu.chat.output.literals import json_object
 from tampu.chat.output.stream_parser import ToolCall
 from tampu.errors import RequestError
@@ -66,7 +67,8 @@ def read_messages(
     Args:
         messages: with a role and content: a text, or a list of parts with the type "text". An
             assistant's may have tool calls instead, in OpenAI's format or as `ToolCall`, and a
-            user's may have `images`, also videos, and `audio`; it returns all under `media`.
+            user's may have `images`, also videos, and `audio`; it returns all under `media`,
+            as `MediaFile`.
         read_file: returns an image, a video or a sound that was given, and gets its place for
             messages.
 
@@ -105,12 +107,14 @@ def _read_message(
     found = {**message, "role": read_role(role, where)}
     calls = message.get("tool_calls")
     given_in = [field for field in ("images", "audio") if message.get(field) is not None]
-    files: list[Any] = []
+    files: list[MediaFile] = []
     for field in given_in:
         given = found.pop(field)
         if not isinstance(given, list | tuple):
             raise RequestError(f"{where}.{field} must be a list, not {type(given).__name__}")
-        files += [read_file(file, f"{where}.{field}[{i}]") for i, file in enumerate(given)]
+        for index, file in enumerate(given):
+            place = f"{where}.{field}[{index}]"
+            files.append(MediaFile(read_file(file, place), place))
     if found.pop("media", None) is not None:
         raise RequestError(f"{where}.media is not known: files go into images or audio")
     if given_in:

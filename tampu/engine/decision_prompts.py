@@ -156,9 +156,9 @@ def state_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """
     plain = []
     for message in messages:
-        if message.get("images"):
+        if message.get("media"):
             raise RequestError("the model was made for decisions about texts: it reads no images")
-        plain.append({name: value for name, value in message.items() if name != "images"})
+        plain.append({name: value for name, value in message.items() if name != "media"})
     if len(plain) == 1 and plain[0].keys() == {"role", "content"} and plain[0]["role"] == "user":
         return str(plain[0]["content"])
     return json.dumps(plain, ensure_ascii=False)

@@ -15,10 +15,12 @@ class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
     Attributes:
         text: if there are media, with `MEDIA_MARKER` at the place of each.
         media: files of images, videos and sounds.
+        places: where the request has each, for errors; none: it says nothing of them.
     """
 
     text: str
     media: tuple[bytes, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
@@ -46,6 +48,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     Attributes:
         messages: as Hugging Face's templates take them; files of images, videos and sounds are
             under `media`.
+        places: where the request has each of these, for errors; none: it says nothing of them.
         tools: functions that the model may call.
         variables: more values for the template.
         think: whether to reason before the answer, or how hard; None: the model's default.
@@ -57,6 +60,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     """
 
     messages: tuple[dict[str, Any], ...]
+    places: tuple[str, ...] = ()
     tools: tuple[dict[str, Any], ...] | None = None
     variables: dict[str, Any] = {}
     think: bool | str | None = None

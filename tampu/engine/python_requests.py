@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.media import without_places
 from tampu.chat.messages import check_tools, read_messages
 from tampu.chat.output.reasoning import Think
 from tampu.engine.arguments import FilePath, kind_of
@@ -105,10 +106,9 @@ class PythonRequests:
         _TOOLS.check(tools, "tools")
         _THINK.check(think, "think")
         check_tools(tools or ())
-        begun = tuple(self._defaults.conversation(read_messages(messages, read_file)))
-        return ChatPrompt(
-            messages=tuple(map(dict, begun)), tools=tools and tuple(tools), think=think
-        )
+        begun = self._defaults.conversation(read_messages(messages, read_file))
+        bare, places = without_places(begun)
+        return ChatPrompt(messages=bare, places=places, tools=tools and tuple(tools), think=think)
 
 
 def items_prompt(prompt: Sequence[Any]) -> ItemsPrompt:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tampu.sampling.constraint import GrammarTrial
 
 _NO_TEMPLATE = "the model has no chat template: send a prompt, not messages"
+_NO_PLACE = "the model has no chat template, which would say where images and sounds go"
 PrepareFile: TypeAlias = Callable[[bytes], Any]
 """Returns the image, the video or the sound in a file as a model takes it; raises RequestError for
 others."""
@@ -199,7 +200,7 @@ class RequestBuilder:
         match prompt:
             case TextPrompt(text=text, media=media):
                 if media:
-                    prepared = prepared_media(media, self.prepare_file)
+                    prepared = prepared_media(media, self.prepare_file, prompt.places)
                     more = length(prepared) - len(prepared)
                     return BuiltPrompt(
                         media_items(tokenizer, text, prepared, MEDIA_MARKER), more=more
@@ -223,9 +224,11 @@ class RequestBuilder:
         if self.prompts is None:
             if prompt.plain is None:
                 raise RequestError(_NO_TEMPLATE)
+            if any(message.get("media") for message in prompt.messages):
+                raise RequestError(_NO_PLACE)
             return self._raw(before + self.tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            with_media(prompt.messages, self.prepare_file),
+            with_media(prompt.messages, self.prepare_file, prompt.places),
             # One less, so that the first token of the answer drops nothing.
             limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,

@@ -17,12 +17,17 @@ class SoundPiece(msgspec.Struct, frozen=True):
     Attributes:
         start: in the whole sound, in seconds.
         end: in seconds.
-        file: its samples, as a WAV file of 16 bits.
+        file: its samples; those that were cut out are WAV files of 16 bits.
     """
 
     start: float
     end: float
     file: bytes
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.start
 
 
 class SoundPieces(Result, frozen=True):
@@ -30,7 +35,7 @@ class SoundPieces(Result, frozen=True):
 
     Attributes:
         seconds: of the whole sound.
-        pieces: none: it has no speech.
+        pieces: none: it has no speech, or only its length was wanted.
         has_more: whether another part has the next pieces.
     """
 
@@ -50,11 +55,11 @@ class SoundPieces(Result, frozen=True):
 
 
 class CutSound(Request[SoundPieces], frozen=True):
-    """Cut a sound at its silences."""
+    """Cut a sound at its silences; without a `cutting` only its length is wanted."""
 
     runs_in: ClassVar[Lane] = "media"
     file: bytes
-    cutting: Cutting
+    cutting: Cutting | None = None
 
     @property
     def size(self) -> int:

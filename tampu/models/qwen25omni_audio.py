@@ -52,7 +52,7 @@ class Qwen25OmniAudio(nn.AudioModel):
     }
     options: Options
 
-    def prepare(self, samples: nn.Samples) -> tuple[int | nn.PreparedImage, ...]:
+    def prepare(self, samples: nn.Samples) -> tuple[int | nn.MediaItem, ...]:
         check_length(samples, _MAX_SECONDS)
         o = self.options
         count = max(_SHORTEST, -(-len(samples) // HOP))
@@ -63,15 +63,15 @@ class Qwen25OmniAudio(nn.AudioModel):
         heard = (part for part in parts if part.rows)  # two frames or one make no token
         return (*self.tokens["start"], *heard, *self.tokens["end"])
 
-    def largest(self) -> nn.PreparedImage:
+    def largest(self) -> nn.MediaItem:
         return self._part(np.zeros((self.options.chunk, self.options.bins), np.float32))
 
-    def _part(self, frames: nn.Samples) -> nn.PreparedImage:
+    def _part(self, frames: nn.Samples) -> nn.MediaItem:
         positions = -(-len(frames) // _STRIDE)
         rows = positions // _PAIR
         arrays = {"frames": frames, "places": np.arange(positions, dtype=np.int32)}
         lies = nn.audio_placeholders(self.tokens["audio"][0], rows)
-        return nn.PreparedImage(arrays, len(frames), rows, lies, is_audio=True)
+        return nn.MediaItem(arrays, len(frames), rows, lies, is_audio=True)
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options

@@ -41,6 +41,7 @@ from tampu.worker.start import start_worker
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
+PING_SECONDS = 20.0  # of a WebSocket: proxies end connections on which nothing is sent
 _OPEN_FILES = 8 * MAX_CONNECTIONS  # also for connections that get a 503
 _SWITCH_SECONDS = 0.0005  # a thread that reads a large body gives way to the event loop this soon
 
@@ -189,6 +190,10 @@ def http_server(
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,  # a few bytes may stand for any number of them
+        ws_ping_interval=PING_SECONDS,
+        # Pongs are read after the sound that was sent before them, which may wait for the model
+        # longer than any limit. A machine that is gone is noticed by TCP: it confirms no ping.
+        ws_ping_timeout=None,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(drain_s),
         backlog=ACCEPTED_AT_ONCE,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tampu.chat.media import MediaPlaceholders, length
-from tampu.errors import RequestError
+from tampu.chat.media import MediaFile, MediaPlaceholders, length, with_media, without_places
+from tampu.errors import RequestError, UnsupportedRequestError
 
 
 class Letters:
@@ -89,8 +89,50 @@ def test_text_that_looks_like_a_mark_stays_text() -> None:
 @pytest.mark.parametrize("repeats", [0, 2])
 def test_a_template_that_drops_or_repeats_an_image_is_refused(repeats: int) -> None:
     messages = [{"role": "user", "content": "a", "media": [Shown(1)]}]
-    with pytest.raises(RequestError, match="does not show every image"):
+    with pytest.raises(RequestError, match=r"images and sounds of user messages in their place$"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))
+
+
+@pytest.mark.parametrize("role", ["system", "tool"])
+@pytest.mark.parametrize("shown", [[0, 2], [0, 2, 1], [0, 1, 1, 2]])
+def test_the_role_whose_media_a_template_does_not_show_is_named(
+    role: str, shown: list[int]
+) -> None:
+    messages = [
+        {"role": each, "content": "a", "media": [Shown(1)]} for each in ("user", role, "user")
+    ]
+    with pytest.raises(RequestError, match=f"of {role} messages in their place: put them into a"):
+        encode(messages, lambda contents: tuple((contents[i], False) for i in shown))
+
+
+@pytest.mark.parametrize("role", ["system", "tool", "assistant"])
+def test_a_message_of_any_role_may_have_media(role: str) -> None:
+    picture = Shown(2)
+    messages = [
+        {"role": role, "content": "a", "media": [picture]},
+        {"role": "user", "content": "b"},
+    ]
+    assert spell(encode(messages, in_turn)) == ["\x01", "X", picture, "a", "X", "b"]
+
+
+def test_an_error_names_the_place_of_the_file() -> None:
+    def prepare(data: bytes) -> Shown:
+        if data == b"bad":
+            raise UnsupportedRequestError("the sound is damaged")
+        return Shown(len(data))
+
+    given: list[dict[str, Any]] = [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "b", "media": [MediaFile(b"1", "x"), MediaFile(b"22", "y")]},
+        {"role": "user", "content": "c", "media": [MediaFile(b"bad", "messages[1].audio[0]")]},
+    ]
+    messages, places = without_places(given)
+    prepared = with_media(messages[:2], prepare, places)
+    assert [len(each) for each in prepared[1]["media"]] == [1, 2]
+    with pytest.raises(
+        UnsupportedRequestError, match=r"^messages\[1\].audio\[0\]: the sound is dam"
+    ):
+        with_media(messages, prepare, places)
 
 
 def test_conversations_leave_nothing_in_memory() -> None:

@@ -136,14 +136,51 @@ def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:
                 client.messages.create(model=HEARING, max_tokens=2, messages=messages)
 
 
+FLAC = encoded(sound(4.0), "flac", rate=16_000)
+PLACE = r"messages\[0\].content\[0\]"
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_a_message_of_any_role_may_have_a_sound(server: Server, role: str) -> None:
+    def tokens(content: Any) -> int:
+        messages: Any = [{"role": role, "content": content}, {"role": "user", "content": "What?"}]
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            answer = client.chat.completions.create(model=HEARING, messages=messages, max_tokens=2)
+        assert answer.usage
+        return answer.usage.prompt_tokens
+
+    assert tokens([part(wav(sound(2.0))), {"type": "text", "text": "x"}]) - tokens("x") == (
+        2 * TOKENS + 2
+    )
+
+
+def test_a_damaged_sound_is_named_by_its_place_in_ollamas_messages_too(server: Server) -> None:
+    whole, damaged = wav(sound(0.2)), wav(sound(0.2))[:200]
+    messages = [
+        {"role": "system", "content": "You listen."},
+        {"role": "user", "content": "a", "images": [whole]},
+        {"role": "user", "content": "b", "images": [whole, damaged]},
+    ]
+    with (
+        ollama.Client(server.url) as client,
+        pytest.raises(ollama.ResponseError, match=r"^messages\[2\].images\[1\]: the sound is dama"),
+    ):
+        client.chat(HEARING, messages)
+
+
 @pytest.mark.parametrize(
     ("given", "model", "told"),
     [
         (part(wav(sound(0.2))), SEEING, "does not support audio"),
-        (part(wav(sound(0.2))[:200]), HEARING, "the WAV file is truncated"),
-        (part(encoded(sound(4.0), "flac", rate=16_000)[:9000]), HEARING, "the sound is damaged"),
+        (part(b"GIF89a"), SEEING, "does not support audio"),
+        (
+            part(wav(sound(0.2))[:200]),
+            HEARING,
+            f"{PLACE}: the sound is damaged: its WAV file is tr",
+        ),
+        (part(FLAC[:9000]), HEARING, f"{PLACE}: the sound is damaged or truncated"),
         (part(wav(np.zeros(4_000_000, np.float32), 1000)), HEARING, "limit is 3600: cut it into"),
-        (part(b"GIF89a"), HEARING, r"content\[0\]: the sound's format is not supported; supp"),
+        (part(b"GIF89a"), HEARING, f"{PLACE}: the sound's format is not supported; supp"),
         (part(video(scene(2), "mp4")), HEARING, "the sound's format is not supported"),
         (part(b""), HEARING, "the sound is empty"),
         ({"type": "input_audio"}, HEARING, "input_audio needs input_audio with data"),
@@ -151,6 +188,7 @@ def test_anthropics_api_refuses_a_sound_by_name(server: Server) -> None:
     ],
     ids=[
         "deaf",
+        "deaf, GIF",
         "part of WAV",
         "part of FLAC",
         "over an hour",

@@ -212,6 +212,11 @@ def test_voxtral_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
     [
         ({"response_format": "ass"}, "json, text, srt, vtt or verbose_json, not 'ass'"),
         ({"response_format": "diarized_json"}, "no model here tells speakers apart"),
+        (
+            {"known_speaker_names": ["Ada"]},
+            r"known_speaker_names\[\] is not supported: no model he",
+        ),
+        ({"known_speaker_references": ["data:audio/wav;base64,UklG"]}, r"known_speaker_references"),
         ({"response_format": "srt", "stream": True}, "stream needs the response_format json, text"),
         ({"temperature": 2}, "temperature must be a number from 0 to 1, not '2'"),
         ({"language": "?!"}, "language must be a code such as en"),
@@ -228,7 +233,10 @@ def test_voxtral_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
             "chunking_strategy.threshold must be a number from 0 to 1, not '2'",
         ),
         ({"file": ("a.txt", b"text")}, "file: the sound's format is not supported; supported: WAV"),
-        ({"file": ("a.wav", wav(sound(0.2))[:200])}, "the WAV file is truncated"),
+        (
+            {"file": ("a.wav", wav(sound(0.2))[:200])},
+            "the sound is damaged: its WAV file is truncated",
+        ),
         (
             {"file": ("a.wav", wav(np.zeros(36_000_000, np.float32), 1000))},
             "the sound has 36000 seconds or more, the limit is 3600: cut it into parts",

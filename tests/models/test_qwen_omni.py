@@ -63,7 +63,7 @@ def test_a_token_is_forty_milliseconds_and_a_part_two_seconds(
     audio: nn.AudioModel, length: int, tokens: list[int]
 ) -> None:
     prepared = audio.prepare(sound(5.0)[:length])
-    parts = [part for part in prepared if isinstance(part, nn.PreparedImage)]
+    parts = [part for part in prepared if isinstance(part, nn.MediaItem)]
     assert [part.rows for part in parts] == tokens
     assert [len(part.placeholders.tokens) for part in parts] == tokens
     assert len(prepared) == len(parts) + 2  # between two marks
@@ -76,7 +76,7 @@ def test_a_longer_sound_has_the_same_first_parts(audio: nn.AudioModel) -> None:
         [
             part.digest()
             for part in audio.prepare(samples[:length])
-            if isinstance(part, nn.PreparedImage)
+            if isinstance(part, nn.MediaItem)
         ]
         for length in (70_000, 80_000)
     )

@@ -88,6 +88,16 @@ APIS: dict[str, Any] = {
     "/completions": lambda i: {"prompt": "[img-1]", "image_data": [{"id": 1, "data": i}]},
 }
 
+PLACES = {
+    "/api/chat": "messages[0].images[0]",
+    "/api/generate": "images[0]",
+    "/v1/chat/completions": "messages[0].content[0]",
+    "/v1/responses": "input[0].content[0]",
+    "/v1/messages": "messages[0].content[0]",
+    "/completion": "prompt.multimodal_data[0]",
+    "/completions": "image_data[0]",
+}
+
 
 @pytest.mark.parametrize("path", APIS)
 def test_every_api_takes_base64_in_every_form(site: Site, path: str) -> None:
@@ -102,6 +112,7 @@ def test_every_api_takes_base64_in_every_form(site: Site, path: str) -> None:
         for prompt in seen
     ]
     assert images == [[IMAGE]] * len(FORMS)
+    assert [prompt.places for prompt in seen] == [(PLACES[path],)] * len(FORMS)
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -118,18 +129,18 @@ def test_other_texts_are_refused_with_their_place(site: Site, path: str) -> None
 @pytest.mark.parametrize("uri", URIS.values(), ids=URIS)
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_data_uris_may_have_parameters(uri: str, text: str) -> None:
-    assert decode_image(uri + text, "x", is_uri=True) == IMAGE
+    assert decode_image(uri + text, "x", is_uri=True).data == IMAGE
     video = uri.replace("image", "video").replace("IMAGE", "VIDEO")
-    assert decode_video(video + text, "x") == IMAGE
+    assert decode_video(video + text, "x").data == IMAGE
 
 
 def test_data_uris_may_be_percent_encoded() -> None:
     text = PLAIN.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D")
-    assert decode_image(f"data:image/png;base64,{text}", "x") == IMAGE
+    assert decode_image(f"data:image/png;base64,{text}", "x").data == IMAGE
 
 
 def test_ollamas_api_takes_data_uris_too() -> None:
-    assert decode_image(f"data:image/png;base64,{PLAIN}", "x") == IMAGE
+    assert decode_image(f"data:image/png;base64,{PLAIN}", "x").data == IMAGE
 
 
 @pytest.mark.parametrize("uri", NOT_URIS.values(), ids=NOT_URIS)

@@ -25,7 +25,7 @@ def decide(model: Backend, request: Decide) -> Decided:
         ContextLengthError: naming the question that is too long.
     """
     prompt = request.prompt
-    messages = with_media(prompt.messages, model.requests.prepare_file)
+    messages = with_media(prompt.messages, model.requests.prepare_file, prompt.places)
     scorer = _scorer(model, request, messages, prompt.tools, "\n\n")
     return Decided(decisions.decide(request.questions, scorer))
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tampu.audio import is_audio
+from tampu.chat.media import MediaFile
 from tampu.chat.messages import tool_call
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError, require
@@ -138,7 +139,7 @@ def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
         yield {"role": message.role, "content": message.content}
         return
     rest: list[dict[str, Any]] = []
-    images: list[bytes] = []
+    images: list[MediaFile] = []
     for index, block in enumerate(message.content):
         place = f"{where}.content[{index}]"
         match block:
@@ -201,10 +202,10 @@ def _merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _read_blocks(content: object, where: str) -> tuple[str, list[bytes]]:
+def _read_blocks(content: object, where: str) -> tuple[str, list[MediaFile]]:
     """Return the text and the images of a system message or a tool result."""
     texts: list[str] = []
-    images: list[bytes] = []
+    images: list[MediaFile] = []
     for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
         match block:
             case {"type": "text", "text": str(text)}:
@@ -216,12 +217,12 @@ def _read_blocks(content: object, where: str) -> tuple[str, list[bytes]]:
     return "\n".join(texts), images
 
 
-def _image(source: object, where: str) -> bytes:
+def _image(source: object, where: str) -> MediaFile:
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
             require(kind in _IMAGE_TYPES, f"{where}: {shortened(kind)} is not supported")
             image = decode_image(data, where)
-            require(not is_audio(image), f"{where}: {_NO_SOUNDS}")
+            require(not is_audio(image.data), f"{where}: {_NO_SOUNDS}")
             return image
         case {"type": "url"}:
             raise RequestError(f"{where}: URLs are not fetched (see TAMPU_IMAGE_URLS): send base64")

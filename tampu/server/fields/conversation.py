@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
-from tampu.audio import is_audio
+from tampu.audio import check_audio, is_audio
+from tampu.audio.formats import SUPPORTED
+from tampu.chat.media import MediaFile, without_places
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
-from tampu.errors import require
+from tampu.errors import RequestError, require
 from tampu.server.fields.tools import ToolChoice, Tools
 from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
@@ -31,8 +33,8 @@ class Conversation:
     """A request for the next message.
 
     Attributes:
-        messages: in the format of Hugging Face's templates; images, videos and sounds are bytes,
-            under `media`.
+        messages: in the format of Hugging Face's templates; images, videos and sounds are under
+            `media`, each a `MediaFile`.
         tools: what it may call.
         tool_choice: whether it may, must not, or must call them.
         think: whether to reason, or the effort; None: the model's default.
@@ -73,11 +75,13 @@ def with_conversation(
     warnings = (*conversation.tools.warnings, *ignored, *formats, *conversation.warnings)
     for warning in warnings:
         logger.warning("%s", warning)
-    messages = conversation.messages
-    if not conversation.is_whole:
-        messages = tuple(map(dict, defaults.conversation(messages)))
+    whole = conversation.messages
+    messages, places = without_places(
+        whole if conversation.is_whole else defaults.conversation(whole)
+    )
     prompt = ChatPrompt(
         messages=messages,
+        places=places,
         tools=tuple(tools) or None,
         variables=dict(conversation.variables),
         think=conversation.think,
@@ -111,17 +115,29 @@ def _check_size(conversation: Conversation) -> None:
 def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
     if conversation.tools.functions and conversation.tool_choice.mode != "none":
         check_can(defaults, "tools", model, "tools")
-    files = [file for message in conversation.messages for file in message.get("media") or ()]
-    sounds = [is_audio(file) for file in files]
-    if not all(sounds):
-        check_can(defaults, "vision", model, "images")
-    if any(sounds):
-        check_can(defaults, "audio", model, "audio")
+    for each in conversation.messages:
+        for file in each.get("media") or ():
+            _check_file(file, model, defaults)
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
     require(not isinstance(think, str) or think in EFFORTS, message)
     if think:
         check_can(defaults, "thinking", model, "thinking")
+
+
+def _check_file(file: MediaFile, model: str, defaults: ModelDefaults) -> None:
+    """Refuse a file that the model does not take, and then one that is not what it should be."""
+    if file.is_audio or is_audio(file.data):
+        check_can(defaults, "audio", model, "audio")
+    else:
+        hears = "audio" in defaults.info.capabilities
+        more = f", and {file.place} is not a sound of a supported format: {SUPPORTED}"
+        check_can(defaults, "vision", model, f"images{more if hears else ''}")
+    if file.is_audio:
+        try:
+            check_audio(file.data)
+        except RequestError as error:
+            raise RequestError(f"{file.place}: {error}") from None
 
 
 def _structure(

@@ -7,7 +7,7 @@ import re
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
-from tampu.audio import check_audio
+from tampu.chat.media import MediaFile
 from tampu.errors import RequestError, require
 
 # The bytes decide what a file is; without a type, or with this one, they are looked at too.
@@ -61,8 +61,8 @@ def decode_base64(text: str | bytes) -> bytes:
     return binascii.a2b_base64(digits + b"=" * padding, strict_mode=True)
 
 
-def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
-    """Return the bytes of an image, given in base64 or as a data URI.
+def decode_image(text: str, where: str, *, is_uri: bool = False) -> MediaFile:
+    """Return an image, given in base64 or as a data URI.
 
     `is_uri`: the field may have the address of an image, where a setting allows it.
 
@@ -80,8 +80,8 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     return _decoded_uri(text, match, where, "image")
 
 
-def decode_video(url: str, where: str) -> bytes:
-    """Return the bytes of a video, given as a data URI.
+def decode_video(url: str, where: str) -> MediaFile:
+    """Return a video, given as a data URI.
 
     Raises:
         RequestError: for anything else, with `where`.
@@ -95,26 +95,20 @@ def decode_video(url: str, where: str) -> bytes:
     return _decoded_uri(url, match, where, "video")
 
 
-def decode_audio(text: str, where: str) -> bytes:
-    """Return the bytes of a sound, given in base64 or as a data URI.
+def decode_audio(text: str, where: str) -> MediaFile:
+    """Return a sound, given in base64 or as a data URI.
 
     Raises:
-        RequestError: for anything else, with `where`; for a file that is not a sound.
+        RequestError: for anything else, with `where`.
     """
     if _is_url(text):
         raise RequestError(f"{where}: URLs of sounds are not fetched: send base64")
-    if _is_data_uri(text):
-        match = _AUDIO_URI.match(text)
-        if match is None:
-            raise RequestError(f"{where}: expected data:audio/wav;base64,... or another sound")
-        data = _decoded_uri(text, match, where, "sound")
-    else:
-        data = _decoded(text, where, "sound")
-    try:
-        check_audio(data)
-    except RequestError as error:
-        raise RequestError(f"{where}: {error}") from None
-    return data
+    if not _is_data_uri(text):
+        return _decoded(text, where, "sound")
+    match = _AUDIO_URI.match(text)
+    if match is None:
+        raise RequestError(f"{where}: expected data:audio/wav;base64,... or another sound")
+    return _decoded_uri(text, match, where, "sound")
 
 
 def _is_url(text: str) -> bool:
@@ -125,15 +119,15 @@ def _is_data_uri(text: str) -> bool:
     return text[: len(_DATA)].lower() == _DATA
 
 
-def _decoded_uri(text: str, match: re.Match[str], where: str, what: str) -> bytes:
+def _decoded_uri(text: str, match: re.Match[str], where: str, what: str) -> MediaFile:
     data = text[match.end() :]
     return _decoded(unquote_to_bytes(data) if "%" in data else data, where, what)
 
 
-def _decoded(text: str | bytes, where: str, what: str) -> bytes:
+def _decoded(text: str | bytes, where: str, what: str) -> MediaFile:
     try:
         data = decode_base64(text)
     except ValueError as error:
         raise RequestError(f"invalid base64 in {where}") from error
     require(data, f"{where}: the {what} is empty")
-    return data
+    return MediaFile(data, where, is_audio=what == "sound")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, TextPrompt
+from tampu.engine.sounds import SoundPiece
 from tampu.errors import RequestError, require
 from tampu.server.fields.conversation import check_can
 from tampu.server.fields.options import ModelBody, parse_limited
@@ -21,6 +22,7 @@ from tampu.server.serving.model_defaults import ModelDefaults
 TRANSCRIPT_MARK = "<asr_text>"
 """Of Qwen3-ASR: its answer is `language English<asr_text>` and then the text."""
 
+_TOKENS_A_SECOND, _MORE_TOKENS = 16, 32  # Whisper's limit is 448 in 30 seconds
 _TRANSCRIBE_MARK = "[TRANSCRIBE]"
 _TRANSCRIBE = "Transcribe the speech exactly as it is spoken. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech into English. Answer with the translation alone."
@@ -123,40 +125,45 @@ def speech_form(task: SpeechTask, model: str, defaults: ModelDefaults) -> Speech
 
 def transcription_request(
     form: SpeechForm,
-    sounds: Sequence[bytes],
+    sounds: Sequence[SoundPiece],
     model: str,
     defaults: ModelDefaults,
     *,
     begun: str = "",
     temperature: float = 0.0,
-    max_tokens: int | None = None,
     is_streamed: bool = False,
     logprobs: bool = False,
 ) -> GenerationRequest:
     """Return the request for the transcripts of sounds; each is a choice of its events.
 
+    A transcript has at most as many tokens as can be spoken: a model that repeats itself does not
+    go on to the end of the context.
+
     Args:
         form: how the model is asked.
-        sounds: files.
+        sounds: the files, with their lengths.
         model: its name as the client wrote it.
         defaults: of the model.
         begun: the start of the transcript, which the answer continues. Qwen3-ASR should know the
             language then.
         temperature: of sampling.
-        max_tokens: of each answer; None: the model's default.
         is_streamed: whether the text is wanted as it is generated.
         logprobs: whether the log-probabilities of tokens are wanted.
     """
     request = parse_limited(
         ModelBody(model=model),
         defaults,
-        ("max_tokens", max_tokens),
+        ("max_tokens", None),
         fields={"temperature": temperature},
         is_streamed=is_streamed,
         logprobs=logprobs,
     )
-    prompts = tuple(form.prompt(sound, begun) for sound in sounds)
-    return replace(request, prompts=prompts, warnings=(*request.warnings, *form.warnings))
+    return replace(
+        request,
+        prompts=tuple(form.prompt(sound.file, begun) for sound in sounds),
+        limits=tuple(_MORE_TOKENS + int(_TOKENS_A_SECOND * sound.seconds) for sound in sounds),
+        warnings=(*request.warnings, *form.warnings),
+    )
 
 
 def _voxtral(task: SpeechTask) -> SpeechForm:

@@ -30,6 +30,7 @@ from tampu.server.front.errors import (
     public_message,
     status_of,
 )
+from tampu.server.front.logs import ERROR
 from tampu.text import valid_text
 
 logger = logging.getLogger(__name__)
@@ -159,14 +160,20 @@ def error_response(
 
 def exception_response(error: TampuError, scope: Scope) -> JSONResponse:
     """Return the response to an exception of a request, and log it."""
-    status, message = status_of(error), public_message(error)
+    status, message = log_error(error), public_message(error)
     param = param_of(message, scope.get(FIELDS, ())) if isinstance(error, RequestError) else None
-    logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
     headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else None
     body = error_body(scope["path"], status, message, code_of(error), param)
     if isinstance(error, ContextLengthError):
         add_counts(body, error, is_short=scope.get(SHORT, False))
     return JSONResponse(body, status, headers)
+
+
+def log_error(error: TampuError) -> int:
+    """Log an error of a request, and return its status."""
+    status = status_of(error)
+    logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
+    return status
 
 
 class _CancellableResponse(Response):
@@ -234,7 +241,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
             except TampuError as error:
                 await exception_response(error, scope)(scope, receive, send)
                 return
-            await self._stream(first, send)
+            await self._stream(first, scope, send)
 
     async def written(self, event: T) -> bytes:
         """Return the bytes of an event of a stream."""
@@ -252,7 +259,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                 return words
         return b""
 
-    async def _stream(self, first: bytes, send: Send) -> None:
+    async def _stream(self, first: bytes, scope: Scope, send: Send) -> None:
         media_type = self._writer.media_type.encode()
         headers = [(b"content-type", media_type), (b"cache-control", b"no-cache")]
         shown = warning_headers(self._warnings)
@@ -265,7 +272,7 @@ class EventsResponse(_CancellableResponse, Generic[T]):
                 await self._write(send, await self.written(event))
             await self._write(send, self._writer.end())
         except TampuError as error:
-            logger.error("response aborted: %s", error)
+            scope[ERROR] = f"{log_error(error)}: {error}"
             await self._write(send, self._writer.fail(error))
         finally:
             reminding.cancel()

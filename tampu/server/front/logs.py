@@ -24,6 +24,7 @@ logger = logging.getLogger("tampu.access")
 HEADER = "x-request-id"
 ANTHROPIC_HEADER = "request-id"  # where its clients look for it
 ROUTE = "tampu.route"  # in a request's scope: the path of its route
+ERROR = "tampu.error"  # in a request's scope: what ended a stream whose status was sent before
 REQUESTS = ("http", "websocket")
 """The types of the scopes of requests; a WebSocket begins as one."""
 
@@ -73,7 +74,11 @@ class AccessLogMiddleware:
         level = logging.DEBUG if method in ("GET", "HEAD") else logging.INFO
         fields = {"method": method, "path": scope["path"][:200], "status": status}
         fields["ms"] = round(seconds * 1000, 1)
-        logger.log(level, "%(method)s %(path)s %(status)d %(ms).1f ms", fields, extra=fields)
+        line = "%(method)s %(path)s %(status)d %(ms).1f ms"
+        if (error := scope.get(ERROR)) is not None:
+            fields["error"] = error
+            line += ", ended by the error %(error)s"
+        logger.log(level, line, fields, extra=fields)
 
 
 class TextFormatter(logging.Formatter):
@@ -92,7 +97,7 @@ class TextFormatter(logging.Formatter):
 class JSONFormatter(logging.Formatter):
     """An object in each line, for programs."""
 
-    FIELDS = ("method", "path", "status", "ms")
+    FIELDS = ("method", "path", "status", "ms", "error")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object of a record."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.chat.media import MediaFile
 from tampu.chat.messages import read_role, template_message, tool_call
 from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.engine.requests import Embedded
@@ -270,7 +271,7 @@ def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversatio
     )
 
 
-def _media(files: Sequence[str], where: str) -> list[bytes]:
+def _media(files: Sequence[str], where: str) -> list[MediaFile]:
     return [decode_image(file, f"{where}images[{i}]") for i, file in enumerate(files)]
 
 

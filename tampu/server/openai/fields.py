@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.chat.media import MediaFile
 from tampu.chat.messages import read_arguments, read_role, template_message, tool_call
 from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
@@ -150,12 +151,12 @@ def read_message(message: Message, where: str) -> dict[str, Any]:
 
 def read_content(
     content: str | Sequence[dict[str, Any]] | None, where: str
-) -> tuple[str, list[bytes]]:
+) -> tuple[str, list[MediaFile]]:
     """Return the text of a message, and its images, videos and sounds."""
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
-    media: list[bytes] = []
+    media: list[MediaFile] = []
     for index, part in enumerate(content):
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -60,6 +61,8 @@ class GenerationRequest(ModelUse):
 
     Attributes:
         prompts: none: only load the model.
+        limits: of the tokens of the answers to each prompt, beside that of the options; none: no
+            others.
         options: limits, stop strings and sampling.
         text_bias: added to the logits of the tokens of these texts.
         structure: the structure of the answers; None: free text.
@@ -69,6 +72,7 @@ class GenerationRequest(ModelUse):
     """
 
     prompts: tuple[Prompt, ...] = ()
+    limits: tuple[int, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
     text_bias: Mapping[str, float] = field(default_factory=dict)
     structure: StructuredOutput | None = None
@@ -84,11 +88,11 @@ class GenerationRequest(ModelUse):
     def requests(self, context: int, max_repeated_tokens: int | None) -> list[Request[Any]]:
         """Return what the model is asked: a request for each choice, with its number.
 
-        Each has its own seed if one is given. The arguments are those of `limited`.
+        Each has its own seed if one is given. The arguments are the first of `limited`.
         """
-        options = self.limited(context, max_repeated_tokens)
         found: list[Request[Any]] = []
-        for prompt in self.prompts:
+        for prompt, most in zip_longest(self.prompts, self.limits):
+            options = self.limited(context, max_repeated_tokens, most)
             for number in range(self.choices):
                 own = options
                 if options.seed is not None and number:
@@ -101,13 +105,15 @@ class GenerationRequest(ModelUse):
                 )  # fmt: skip
         return found
 
-    def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
-        """Return the options with an end: at most ten contexts are generated.
+    def limited(
+        self, context: int, max_repeated_tokens: int | None = None, most: int | None = None
+    ) -> GenerateOptions:
+        """Return the options with an end: at most `most` tokens and ten contexts are generated.
 
         Where the client sets none, the answer ends too when a token follows itself more than
         `max_repeated_tokens` times, unless the client wants text after the model's end token.
         """
-        limit = token_limit(context)
+        limit = token_limit(context) if most is None else min(most, token_limit(context))
         options, wanted = self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from typing import Any
 
 import pytest
 from support.sse import blocks_of
 
 from tampu.server.front import http_response
+from tampu.server.front.logs import JSONFormatter
 from tests.server.conftest import Site
 
 DIED = "the process of model 'm' has ended: signal SIGKILL"
@@ -33,6 +36,23 @@ def test_error_after_the_first_chunk_is_a_chunk_and_no_done_marker_follows(
     error = {"message": DIED, "type": "api_error", "param": None, "code": None}
     assert json.loads(last.removeprefix("data: ")) == {"error": error}
     assert "[DONE]" not in response.text
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_log_has_the_status_that_was_sent_and_the_error_after_it(
+    site: Site, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ask(site, path)
+    lines = [each for each in caplog.records if each.name == "tampu.access"]
+    assert re.fullmatch(
+        rf"POST {path} 200 [0-9.]+ ms, ended by the error 500: {DIED}", lines[-1].getMessage()
+    )
+    shown = json.loads(JSONFormatter().format(lines[-1]))
+    assert (shown["status"], shown["error"]) == (200, f"500: {DIED}")
+    ask(site, path, "refuse")
+    last = [each for each in caplog.records if each.name == "tampu.access"][-1].getMessage()
+    assert re.fullmatch(rf"POST {path} 500 [0-9.]+ ms", last)
 
 
 def test_an_error_in_a_response_is_an_event(site: Site) -> None:

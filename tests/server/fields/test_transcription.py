@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_
 
 from tampu.convert import convert
 from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, TextPrompt
+from tampu.engine.sounds import SoundPiece
 from tampu.errors import RequestError
-from tampu.server.fields.transcription import SpeechTask, speech_form
+from tampu.server.fields.transcription import SpeechTask, speech_form, transcription_request
 from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.store.model_info import read_model_info
 
@@ -100,3 +102,16 @@ def test_another_model_is_told_what_to_do(tmp_path: Path) -> None:
     assert message["content"].startswith("Transcribe the speech exactly as it is spoken.")
     assert "The language is de." in message["content"]
     assert "Ada" in message["content"]
+
+
+def test_a_transcript_has_an_end_by_the_length_of_its_sound_and_the_models_own(
+    tmp_path: Path,
+) -> None:
+    defaults = defaults_of("qwen3_asr", tmp_path)
+    form = speech_form(SpeechTask(), "m", defaults)
+    pieces = [SoundPiece(0.0, 0.5, b"a"), SoundPiece(7.0, 37.0, b"b")]
+    for own, expected in ((None, [40, 512]), (100, [40, 100])):
+        parameters = {} if own is None else {"num_predict": own}
+        given = ModelDefaults(defaults.info, parameters=parameters)
+        asked: Any = transcription_request(form, pieces, "m", given).requests(65_536, None)
+        assert [each.options.max_tokens for each in asked] == expected

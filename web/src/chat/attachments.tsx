@@ -6,15 +6,19 @@ import { useRef } from "preact/hooks";
 import { IconButton } from "../parts/button.tsx";
 import { TEXTS } from "../texts.ts";
 import { bytes } from "../units.ts";
-import { MOST_BYTES, isWhole, readMedia } from "./files.ts";
+import { MOST_BYTES, isWhole, readMedia, unfit } from "./files.ts";
 import { Media } from "./media.tsx";
 
 const SEEN =
   "image/png,image/jpeg,image/webp,image/gif,image/bmp,video/mp4,video/webm,video/quicktime,video/x-matroska,video/x-msvideo";
 const HEARD = "audio/wav,audio/mpeg,audio/flac,audio/ogg,audio/aac,audio/mp4,audio/webm,.wav,.mp3,.flac,.ogg,.opus,.aac,.m4a";
 
-/** Return those of files that a message takes, and why another one is none of them. */
-export async function readAttachments(files: Iterable<File>): Promise<{ images: string[]; note: string }> {
+/** Return those of files that a message to a model takes, and why another one is none of them. */
+export async function readAttachments(
+  files: Iterable<File>,
+  model: string,
+  can: { see: boolean; hear: boolean },
+): Promise<{ images: string[]; note: string }> {
   const images: string[] = [];
   let note = "";
   for (const file of files) {
@@ -23,7 +27,8 @@ export async function readAttachments(files: Iterable<File>): Promise<{ images: 
       continue;
     }
     const url = await readMedia(file);
-    if (url === null) note = TEXTS.notMedia(file.name);
+    const misfit = url === null ? TEXTS.notMedia(file.name) : unfit([url], model, can);
+    if (url === null || misfit) note = misfit;
     else if (!(await isWhole(file))) note = TEXTS.damaged(file.name);
     else images.push(url);
   }

@@ -39,10 +39,9 @@ export function Composer(): JSX.Element {
   const canSend = !isRunning && !problem && model.value !== "" && (text.trim() !== "" || images.length > 0);
 
   const add = async (files: File[]) => {
-    const read = await readAttachments(files);
-    const misfit = unfit(read.images, model.value, can);
-    setNote(misfit || read.note);
-    if (!misfit) change((now) => ({ ...now, images: [...now.images, ...read.images] }));
+    const read = await readAttachments(files, model.value, can);
+    setNote(read.note);
+    change((now) => ({ ...now, images: [...now.images, ...read.images] }));
   };
   const send = (event: Event) => {
     event.preventDefault();

@@ -83,7 +83,7 @@ function Editor({ turn }: { turn: Turn }): JSX.Element {
     chats.edit(turn, text, images);
   };
   const add = async (files: File[]) => {
-    const read = await readAttachments(files);
+    const read = await readAttachments(files, model.value, can);
     setNote(read.note);
     setImages((now) => [...now, ...read.images]);
   };

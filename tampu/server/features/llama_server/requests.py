@@ -95,8 +95,9 @@ def _media(text: str, data: Sequence[Any], where: str) -> TextPrompt:
     require(places == len(data), message)
     require(len(data) <= MAX_MEDIA, f"{where}: at most {MAX_MEDIA} images are possible")
     require(all(isinstance(each, str) for each in data), f"{where} must be a list of base64 texts")
-    images = (decode_image(each, f"{where}[{index}]") for index, each in enumerate(data))
-    return TextPrompt(text, tuple(images))
+    files = [decode_image(each, f"{where}[{index}]") for index, each in enumerate(data)]
+    content = tuple(file.data for file in files)
+    return TextPrompt(text, content, tuple(file.place for file in files))
 
 
 def _with_named_images(text: str, named: Any) -> TextPrompt:

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tampu.audio import SAMPLE_RATE, Samples
 from tampu.audio.wav import wav_file
+from tampu.engine.sounds import SoundPiece
 from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.server.core import Core
@@ -32,7 +33,6 @@ from tampu.store.catalog import Entry
 MAX_SESSIONS = 64
 _RETRY_S = 10
 _PROTOCOL = "realtime"
-_TOKENS_A_SECOND, _MORE_TOKENS = 16, 32  # of text: speech is slower
 _OLD = "realtime=v1"
 
 
@@ -112,14 +112,9 @@ class RealtimeAPI:
         if begun and form.says_language and language:
             with suppress(RequestError):  # a language that only the model knows
                 form = speech_form(replace(settings.task, language=language), name, defaults)
-        request = transcription_request(
-            form,
-            [await asyncio.to_thread(wav_file, sound)],
-            name,
-            defaults,
-            begun=begun,
-            max_tokens=_MORE_TOKENS + _TOKENS_A_SECOND * len(sound) // SAMPLE_RATE,
-        )
+        file = await asyncio.to_thread(wav_file, sound)
+        piece = SoundPiece(0.0, len(sound) / SAMPLE_RATE, file)
+        request = transcription_request(form, [piece], name, defaults, begun=begun)
         rest, text, usage = "", TranscriptText(says_language=form.says_language), Usage()
         async with aclosing(self._serving.generate(entry, request)) as replies:
             async for reply in replies:

@@ -30,6 +30,7 @@ from tampu.server.features.realtime.transcriber import (
 )
 from tampu.server.fields.media import decode_base64
 from tampu.server.front.body import decode
+from tampu.server.front.http_response import log_error
 
 MAX_SOUND_BYTES = 15 << 20
 """OpenAI's limit of the sound in one event."""
@@ -75,6 +76,7 @@ class Session:
             try:
                 self._check(self._settings)
             except TampuError as error:
+                log_error(error)
                 await self._send(events.error_event(error, None))
         working = asyncio.create_task(self._transcriber.run())
         receiving = asyncio.create_task(self._receive(receive))
@@ -95,6 +97,7 @@ class Session:
                 event = await _decoded(text)
                 await self._take(event)
             except TampuError as error:
+                log_error(error)
                 code = _EMPTY if isinstance(error, EmptyBufferError) else None
                 event_id = event.event_id if event else None
                 await self._send(events.error_event(error, event_id, code))
@@ -183,6 +186,8 @@ class Session:
         return await self._ask(self._settings, sound, begun, language)
 
     async def _report_transcript(self, change: Delta | Completed | Failed) -> None:
+        if isinstance(change, Failed):
+            log_error(change.error)
         await self._send(events.transcript(change))
 
     async def _send_session(self, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tampu.chat.media import without_places
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError, require
 from tampu.server.ollama.requests import Message, read_messages
@@ -30,7 +31,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             raise RequestError("give either text or messages")
         if self.text is not None:
             return TextPrompt(self.text)
-        return ChatPrompt(messages=read_messages(self.messages))
+        messages, places = without_places(read_messages(self.messages))
+        return ChatPrompt(messages=messages, places=places)
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):

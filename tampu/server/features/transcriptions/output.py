@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.engine.sounds import SoundPiece, SoundPieces
+from tampu.engine.sounds import SoundPieces
 from tampu.errors import TampuError
 from tampu.runner.events import Done, TextDelta, TokenLogprob
 from tampu.server.features.transcriptions.requests import TranscriptionForm
@@ -30,17 +30,18 @@ class TranscriptWriter:
     media_type = SSE
 
     def __init__(
-        self, path: str, form: TranscriptionForm, speech: SpeechForm, cut: SoundPieces | None
+        self, path: str, form: TranscriptionForm, speech: SpeechForm, cut: SoundPieces
     ) -> None:
-        """Write for a route and a form; `cut` is None for a sound that is heard as a whole."""
+        """Write for a route and a form."""
         self._path, self._form = path, form
         self._is_verbose = form.response_format == "verbose_json"
-        self._cut = SoundPieces(0.0, (SoundPiece(0.0, 0.0, b""),)) if cut is None else cut
-        count = len(self._cut.pieces)
+        self._cut = cut
+        count = len(cut.pieces)
         self._pieces = [TranscriptText(says_language=speech.says_language) for _ in range(count)]
         self._waiting: list[list[TextDelta]] = [[] for _ in range(count)]
         self._done: dict[int, Done] = {}
         self._current = 0  # the first piece that has not ended
+        self._segments: list[dict[str, Any]] = []
         self._text = ""
 
     def write(self, event: Event) -> bytes:
@@ -97,6 +98,7 @@ class TranscriptWriter:
             yield from self._delta(piece.end(), ())
             if self._is_verbose and piece.text.strip():
                 segment = self._segment(self._current)
+                self._segments.append(segment)
                 yield {"type": "transcript.text.segment", **segment, "id": f"seg_{segment['id']}"}
             self._current += 1
 
@@ -122,8 +124,7 @@ class TranscriptWriter:
             task = "translate" if self._form.task.translates else "transcribe"
             seconds = round(self._cut.seconds, 3)
             found |= {"task": task, "language": self._spoken(), "duration": seconds}
-            held = (n for n, piece in enumerate(self._pieces) if piece.text.strip())
-            found["segments"] = [self._segment(number) for number in held]
+            found["segments"] = self._segments
             found["usage"] = {"type": "duration", "seconds": ceil(seconds)}
             return found
         total = total_usage([*self._done.values()], 1)
@@ -140,12 +141,12 @@ class TranscriptWriter:
         return found.lower() or None
 
     def _segment(self, number: int) -> dict[str, Any]:
-        """Return a piece as Whisper's segments are; None stands for what only Whisper computes."""
+        """Return a piece as Whisper's next segment; None stands for what only Whisper computes."""
         piece, part = self._pieces[number], self._cut.pieces[number]
         text = piece.text.strip()
         logprobs = [each.logprob for each in piece.logprobs]
         return {
-            "id": number,
+            "id": len(self._segments),
             "seek": round(part.start * _FRAMES_A_SECOND),
             "start": round(part.start, 3),
             "end": round(part.end, 3),

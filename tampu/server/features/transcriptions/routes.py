@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from tampu.audio.formats import DEFAULT_AUDIO_LIMITS
-from tampu.engine.sounds import CutSound, SoundPieces
+from tampu.engine.sounds import CutSound, SoundPiece, SoundPieces
 from tampu.errors import ContextLengthError
 from tampu.server.core import Core
 from tampu.server.feature import Feature
@@ -80,10 +80,9 @@ class TranscriptionsAPI:
         defaults = self._serving.defaults(entry)
         speech = await asyncio.to_thread(speech_form, form.task, form.model, defaults)
         cut = await self._cut(entry, form)
-        files = [form.file] if cut is None else [piece.file for piece in cut.pieces]
         request = transcription_request(
             speech,
-            files,
+            cut.pieces,
             form.model,
             defaults,
             temperature=form.temperature,
@@ -92,7 +91,7 @@ class TranscriptionsAPI:
         )
         writer = TranscriptWriter(http.url.path, form, speech, cut)
         # Without a piece this only loads the model.
-        events = _advised(self._serving.generate(entry, request), is_cut=cut is not None)
+        events = _advised(self._serving.generate(entry, request), is_cut=form.cutting is not None)
         if form.stream or form.response_format.endswith("json"):
             return event_response(events, writer, request.warnings, is_streaming=form.stream)
 
@@ -105,12 +104,13 @@ class TranscriptionsAPI:
 
         return TaskResponse(work())
 
-    async def _cut(self, entry: Entry, form: TranscriptionForm) -> SoundPieces | None:
-        """Return the pieces of a sound; None: it is heard as a whole."""
-        if form.cutting is None:
-            return None
+    async def _cut(self, entry: Entry, form: TranscriptionForm) -> SoundPieces:
+        """Return the pieces of a sound; one that is heard as a whole is the only piece."""
         asked = CutSound(form.file, form.cutting)
-        return await self._serving.ask(entry, ModelCall(model=form.model, request=asked))
+        found = await self._serving.ask(entry, ModelCall(model=form.model, request=asked))
+        if form.cutting is not None:
+            return found
+        return SoundPieces(found.seconds, (SoundPiece(0.0, found.seconds, form.file),))
 
 
 async def _advised(

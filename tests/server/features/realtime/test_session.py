@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 from typing import Any
 
 import numpy as np
+import pytest
 from support.sounds import babble, pause
 from support.waiting import until
 
@@ -97,7 +99,10 @@ async def test_a_client_that_leaves_cancels_what_runs() -> None:
     assert client.cancelled == 1
 
 
-async def test_a_model_that_is_not_there_is_an_error_at_once_and_the_session_goes_on() -> None:
+async def test_a_model_that_is_not_there_is_an_error_at_once_and_the_session_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     client = Client(SessionSettings(transcription=Transcription(model="none")))
     client.send("session.update", event_id="mine", session={
         "type": "transcription", "audio": {"input": {"transcription": {"model": "none"}}}
@@ -107,6 +112,7 @@ async def test_a_model_that_is_not_there_is_an_error_at_once_and_the_session_goe
     })  # fmt: skip
     await client.talk()
     assert client.types() == ["session.created", "error", "error", "session.updated"]
+    assert caplog.messages == ["404: model 'none' not found"] * 2
     first, second = client.events[1]["error"], client.events[2]["error"]
     assert (first["code"], first["event_id"]) == ("model_not_found", None)
     assert second["event_id"] == "mine"

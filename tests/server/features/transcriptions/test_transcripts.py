@@ -65,6 +65,22 @@ def test_pieces_are_written_in_order_whenever_they_come(order: list[tuple[int, i
     assert found[-1]["usage"]["output_tokens"] == 6
 
 
+def test_segments_are_numbered_without_gaps_though_nothing_is_heard_in_a_piece() -> None:
+    texts = ["one", " ", "", "two"]
+    events: list[Event] = []
+    for n, text in enumerate(texts):
+        events += [TextDelta(text, choice=n), done(n)]
+    *streamed, end = written(writer(4, "verbose_json"), events)
+    segments = [each for each in streamed if each["type"].endswith("segment")]
+    assert [(each["id"], each["text"]) for each in segments] == [("seg_0", "one"), ("seg_1", "two")]
+    whole = writer(4, "verbose_json").whole(events)["segments"]
+    assert whole == end["segments"]
+    assert [(each["id"], each["start"], each["text"]) for each in whole] == [
+        (0, 0.0, "one"),
+        (1, 6.0, "two"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("texts", "whole"),
     [
