@@ -69,6 +69,19 @@ CPUExperts = Annotated[
 NoKVOffload = Annotated[
     bool, typer.Option("--no-kv-offload", help="Keep keys and values on the CPU.")
 ]
+ControlVectors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--control-vector",
+        "--control-vector-scaled",
+        metavar="FILE[:SCALE]",
+        help="Add a control vector, times a number (default: 1), to what layers return.",
+    ),
+]
+ControlVectorLayers = Annotated[
+    tuple[int, int] | None,
+    typer.Option(metavar="FIRST LAST", help="Only at these layers (default: all it has)."),
+]
 Deterministic = Annotated[
     bool,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tampu.chat.output.reasoning import EFFORTS, Think
@@ -14,6 +15,7 @@ from tampu.text import read_text
 
 if TYPE_CHECKING:
     from tampu.runner.steering_options import Steering
+    from tampu.server.serving.control_vectors import ServedControlVector
 
 # All but those that only a Modelfile can set.
 REQUESTED = [name for name, row in BY_OLLAMA.items() if row.use is not Use.MODEL]
@@ -109,24 +111,60 @@ def read_control_vectors(
         ModelNotFoundError: if there is no such file.
         ModelFileError: if it has no control vector.
     """
-    if not given:
-        if layers:
-            raise RequestError("--control-vector-layer-range needs --control-vector")
+    if not given and layers is None:
         return ()
     from tampu.engine.control_vector import ControlVector  # slow to import, and seldom needed
 
-    found: list[Steering] = []
+    files = _control_vector_files(given, layers)
+    return tuple(
+        change
+        for path, scale in files
+        for change in ControlVector.read(path).steering(scale, layers)
+    )
+
+
+def read_served_control_vectors(
+    given: Sequence[str], layers: tuple[int, int] | None
+) -> tuple[ServedControlVector, ...]:
+    """Return the control vectors of a server.
+
+    The arguments and errors are those of `read_control_vectors`.
+
+    Raises:
+        RequestError: also for two files of one name.
+    """
+    if not given and layers is None:
+        return ()
+    from tampu.engine.control_vector import ControlVector
+    from tampu.server.serving.control_vectors import ServedControlVector
+
+    found: dict[str, ServedControlVector] = {}
+    for path, scale in _control_vector_files(given, layers):
+        name = Path(path).stem
+        if name in found:
+            raise RequestError(f"--control-vector: two files have the name {name!r}")
+        found[name] = each = ServedControlVector(name, ControlVector.read(path), scale, layers)
+        each.steering(scale)
+    return tuple(found.values())
+
+
+def _control_vector_files(
+    given: Sequence[str], layers: tuple[int, int] | None
+) -> list[tuple[str, float]]:
+    """Return the files of control vectors, with the scale of each."""
+    if layers and not given:
+        raise RequestError("--control-vector-layer-range needs --control-vector")
+    found: list[tuple[str, float]] = []
     for each in given:
         path, separator, scale = each.rpartition(":")
         if not separator or existing_path(each) is not None:
             path, scale = each, "1"
         try:
-            strength = float(scale)
+            found.append((path, float(scale)))
         except ValueError:
             message = f"--control-vector: {scale[:100]!r} in {each!r} is not a number"
             raise RequestError(message) from None
-        found += ControlVector.read(path).steering(strength, layers)
-    return tuple(found)
+    return found
 
 
 def read_keep_alive(text: str | None) -> float | None:

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from tampu.cli.arguments import (
+    ControlVectorLayers,
+    ControlVectors,
     CPUExperts,
     Deterministic,
     Draft,
@@ -81,19 +83,8 @@ def run_command(
     ] = False,
     engine: Engine = None,
     draft: Draft = None,
-    control_vector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--control-vector",
-            "--control-vector-scaled",
-            metavar="FILE[:SCALE]",
-            help="Add a control vector, times a number (default: 1), to what layers return.",
-        ),
-    ] = None,
-    control_vector_layer_range: Annotated[
-        tuple[int, int] | None,
-        typer.Option(metavar="FIRST LAST", help="Only at these layers (default: all it has)."),
-    ] = None,
+    control_vector: ControlVectors = None,
+    control_vector_layer_range: ControlVectorLayers = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Number of dimensions of an embedding (default: all).")
     ] = None,

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from tampu.cli.arguments import (
+    ControlVectorLayers,
+    ControlVectors,
     CPUExperts,
     Deterministic,
     Draft,
@@ -59,6 +61,8 @@ def serve_command(
         Path | None,
         typer.Option(metavar="DIR", help="Folder in which POST /slots saves conversations."),
     ] = None,
+    control_vector: ControlVectors = None,
+    control_vector_layer_range: ControlVectorLayers = None,
     num_gpu: GPULayers = None,
     n_cpu_moe: CPUExperts = None,
     no_kv_offload: NoKVOffload = False,
@@ -74,6 +78,7 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
+    from tampu.cli.parameters import read_served_control_vectors
     from tampu.ml.gguf import read_gguf
     from tampu.server.options import server_options
     from tampu.server.serve import check_exposure, process_starter, serve
@@ -116,6 +121,7 @@ def serve_command(
     if models is not None and not models.is_dir():
         logger.warning("--models %s: the folder does not exist", models)
     catalog = Catalog(library=Library.from_settings(settings, files))
+    control_vectors = read_served_control_vectors(control_vector or [], control_vector_layer_range)
     certificate, key = settings.tls_certificate, settings.tls_key
     if key and not certificate:
         raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
@@ -124,7 +130,7 @@ def serve_command(
     names = sorted(catalog.names())
     options = server_options(settings, hosts)
     default_model = settings.default_model or _only_given(catalog.library, files)
-    options = replace(options, default_model=default_model)
+    options = replace(options, default_model=default_model, control_vectors=control_vectors)
     serve(options, listeners, catalog, start, certificate, key, lambda: _greet(places, names))
 
 

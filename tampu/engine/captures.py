@@ -124,6 +124,11 @@ class CapturePlan:
         """The size of what is captured of one token."""
         return 4 * sum(self.features)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all of it, at most."""
+        return self.token_bytes * self.most
+
     def check_memory(self, free: int | None = None) -> None:
         """Check that all of it fits into memory.
 
@@ -131,7 +136,7 @@ class CapturePlan:
             OutOfMemoryError: with the numbers.
         """
         free = Backend.available_memory() if free is None else free
-        needed = _COPIES * self.token_bytes * self.most
+        needed = _COPIES * self.size_bytes
         if needed > free:
             raise OutOfMemoryError(
                 f"capture: {self.most} positions of {len(self.points)} points need "
@@ -157,13 +162,32 @@ def plan_capture(
         most: how many tokens the prompt and the answer can have together.
 
     Raises:
-        RequestError: naming a point or a layer that the model does not have, or a position outside.
+        RequestError: naming a point or a layer that the model does not have, a position outside,
+            or the size if it is over the limit.
     """
-    named = (find_points("capture", each, options.layers, known) for each in options.points)
+    named = (find_points(options.field, each, options.layers, known) for each in options.points)
     points = tuple(dict.fromkeys(point for each in named for point in each))
     positions = _positions(options, prompt, most)
     count = most if positions is None else len(positions)
-    return CapturePlan(points, tuple(known[point] for point in points), positions, count)
+    plan = CapturePlan(points, tuple(known[point] for point in points), positions, count)
+    check_size(options, [plan])
+    return plan
+
+
+def check_size(options: CaptureOptions, plans: Sequence[CapturePlan]) -> None:
+    """Check that what one request captures, of one or several prompts, is within its limit.
+
+    Raises:
+        RequestError: with the size and the limit.
+    """
+    size = sum(plan.size_bytes for plan in plans)
+    if options.max_bytes is not None and size > options.max_bytes:
+        count = sum(plan.most for plan in plans)
+        raise RequestError(
+            f"{options.field}: {count} positions of {len(plans[0].points)} points can have {size} "
+            f"bytes, and the limit is {options.max_bytes}: ask for fewer points or positions, or "
+            "for a shorter answer"
+        )
 
 
 def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | None:
@@ -174,7 +198,8 @@ def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | N
         if not 0 <= each < most:
             where = f"a prompt of {prompt} tokens"
             where += f" and an answer of at most {most - prompt}" if most > prompt else ""
-            raise RequestError(f"capture: position {short(given)} is outside of {where}")
+            message = f"{options.field}: position {short(given)} is outside of {where}"
+            raise RequestError(message)
     return np.unique(np.asarray(found, np.int32))
 
 
@@ -185,6 +210,11 @@ class CaptureStore:
     plan: CapturePlan
     _positions: list[Positions] = field(default_factory=list)
     _rows: dict[Point, list[Rows]] = field(default_factory=dict)
+
+    @property
+    def capture(self) -> SequenceCapture:
+        """What a sequence has of it."""
+        return self.plan.begin(self.take)
 
     def take(self, positions: Positions, values: Mapping[Point, Rows]) -> None:
         """Take the values of some tokens, (positions, features) each."""

@@ -88,7 +88,7 @@ class InputProcessor:
             plan = self.plan_capture(options.capture, length, min(most, self._context))
             plan.check_memory()
             store = CaptureStore(plan)
-            sequence.capture, sequence.sink = plan.begin(store.take), store.sink(sink)
+            sequence.capture, sequence.sink = store.capture, store.sink(sink)
         sequence.dropped = dropped
         sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:

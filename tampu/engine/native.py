@@ -12,6 +12,7 @@ from tampu.engine.decision_prompts import DecisionPrompts
 from tampu.engine.fit import free_on
 from tampu.engine.held_prefixes import HeldPrefixes
 from tampu.engine.input_processor import InputProcessor
+from tampu.engine.layer_watch import LayerWatch
 from tampu.engine.media_processor import MediaProcessor
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.pooling import NONE, pooling_of
@@ -40,6 +41,7 @@ class NativeModel(Backend):
         adapters: those that requests may choose (`lora`).
         snapshots: copies of its cache in files.
         prefixes: the last prompts that had borders.
+        layers: looks at what layers make of tokens that are being written.
         pooling: of embeddings.
         decision_prompts: of a model that is made for decisions; None: it is not.
         placement, device_bytes: what each device has of it and why, and its memory on GPUs.
@@ -79,6 +81,7 @@ class NativeModel(Backend):
         self.adapters = self.inputs.adapters
         self.snapshots = Snapshots.of(model, self.runner, self.inputs)
         self.prefixes = HeldPrefixes(self.runner.count_cached)
+        self.layers = LayerWatch(model, self.runner)
         self.requests = RequestBuilder.for_model(
             self.tokenizer,
             self.context,

@@ -86,8 +86,16 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
         """The adapters that it is computed with."""
         return NO_LORA
 
-    def scheduled(self, lora: Lora, priority: Priority) -> Self:  # noqa: ARG002
-        """Return it with these adapters and this priority, if it computes anything."""
+    def scheduled(
+        self,
+        lora: Lora,  # noqa: ARG002
+        priority: Priority,  # noqa: ARG002
+        steering: tuple[Steering, ...] = (),  # noqa: ARG002
+    ) -> Self:
+        """Return it with these adapters, this priority, and these changes before its own.
+
+        One that computes nothing is returned as it is.
+        """
         return self
 
 
@@ -125,9 +133,12 @@ class Computation(Request[R_co], frozen=True, kw_only=True):
         """Return how the engine computes it."""
         return GenerateOptions(max_tokens=0, **self.conditions)
 
-    def scheduled(self, lora: Lora, priority: Priority) -> Self:
-        """Return it with these adapters and this priority."""
-        return replace(self, lora=dict(lora), priority=priority)
+    def scheduled(
+        self, lora: Lora, priority: Priority, steering: tuple[Steering, ...] = ()
+    ) -> Self:
+        """Return it with these adapters, this priority, and these changes before its own."""
+        steered = (*steering, *self.steering)
+        return replace(self, lora=dict(lora), priority=priority, steering=steered)
 
 
 def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> Lane:

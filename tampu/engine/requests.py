@@ -16,6 +16,8 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from tampu.engine.captures import Capture
+from tampu.engine.format_check import CheckFormat
+from tampu.engine.layer_watch import WatchLayers
 from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prefixes import PrefixBorders
 from tampu.engine.prompts import (
@@ -30,8 +32,10 @@ from tampu.engine.questions import Decisions, Question
 from tampu.engine.request import Computation, Lane, Lora, Request, Result, prompt_lane
 from tampu.engine.sounds import CutSound
 from tampu.ml.vectors import UNIT
+from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.events import Done, Usage
 from tampu.runner.generate_options import GenerateOptions, Priority
+from tampu.runner.steering_options import Steering
 
 TokenDetail: TypeAlias = Literal["text", "count", "tokens", "pieces"]
 
@@ -74,12 +78,16 @@ class Generate(Request[Done], frozen=True):
         """The adapters that it is computed with."""
         return self.options.lora
 
-    def scheduled(self, lora: Lora, priority: Priority) -> Self:
-        """Return it with these adapters and this priority."""
+    def scheduled(
+        self, lora: Lora, priority: Priority, steering: tuple[Steering, ...] = ()
+    ) -> Self:
+        """Return it with these adapters, this priority, and these changes before its own."""
         options = self.options
-        if lora == options.lora and priority == options.priority:
+        if lora == options.lora and priority == options.priority and not steering:
             return self
-        return replace(self, options=replace(options, lora=dict(lora), priority=priority))
+        steered = (*steering, *options.steering)
+        options = replace(options, lora=dict(lora), priority=priority, steering=steered)
+        return replace(self, options=options)
 
 
 class Embedded(Result, frozen=True):
@@ -92,6 +100,7 @@ class Embedded(Result, frozen=True):
         dropped: how many more tokens did not fit the context.
         lengths: without pooling: the numbers of tokens of the inputs.
         ready_ns: as in `Done`.
+        captured: values inside the model of each input, if requested, as in `Done`.
     """
 
     vectors: bytes
@@ -100,6 +109,7 @@ class Embedded(Result, frozen=True):
     dropped: int = 0
     lengths: tuple[int, ...] = ()
     ready_ns: int = 0
+    captured: tuple[bytes, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -128,6 +138,7 @@ class Embed(Computation[Embedded], frozen=True):
             model without pooling are not.
         dimensions: how many of each vector's first numbers are wanted; None: all.
         may_be_unpooled: whether a vector for each token will do, if the model has no pooling.
+        capture: values inside the model to return too; not with `late_chunking`.
     """
 
     runs_in: ClassVar[Lane] = "embed"
@@ -138,6 +149,7 @@ class Embed(Computation[Embedded], frozen=True):
     norm: int = UNIT
     dimensions: int | None = None
     may_be_unpooled: bool = True
+    capture: CaptureOptions | None = None
 
     @property
     def contents(self) -> Sequence[Prompt]:
@@ -356,17 +368,6 @@ class Decode(Request[Decoded], frozen=True):
         return (TokensPrompt(self.tokens),)
 
 
-class FormatChecked(Result, frozen=True):
-    """An output format can be used."""
-
-
-class CheckFormat(Request[FormatChecked], frozen=True):
-    """Try an output format, as `StructuredOutput` has it."""
-
-    runs_in: ClassVar[Lane] = "grammar"
-    format: Any
-
-
 KINDS: tuple[type[Request[Any]], ...] = (
     Generate,
     Embed,
@@ -381,6 +382,7 @@ KINDS: tuple[type[Request[Any]], ...] = (
     CheckFormat,
     EstimateMemory,
     Observe,
+    WatchLayers,
     ListPrefixes,
     ActOnSlot,
     ChangeAdapter,

@@ -56,10 +56,17 @@ CapturingPart: TypeAlias = tuple[BatchPart, SequenceCapture, Positions]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned batch, with placeholders for tokens that are being sampled."""
+    """A planned batch, with placeholders for tokens that are being sampled.
+
+    Attributes:
+        parts: of each sequence.
+        inputs: of its graph.
+        captures: what is captured, in the order of the rows that the graph returns.
+    """
 
     parts: list[BatchPart]
     inputs: StepInputs
+    captures: list[CapturingPart]
 
     def fill(self, before: Plan | None = None) -> None:
         """Fill in the tokens that were unknown when it was planned.
@@ -96,7 +103,7 @@ class Plan:
     def capturing(self) -> Iterator[tuple[CapturingPart, slice]]:
         """Yield the parts that capture values, and which of the rows that are captured."""
         row = 0
-        for part in _capturing(self.parts):
+        for part in self.captures:
             yield part, slice(row, row := row + len(part[2]))
 
     def follows(self, before: Plan) -> bool:
@@ -142,6 +149,7 @@ def to_plan(
         for part in parts
     ]
     embeddings, embedded = _embeddings(parts, encoder_cache)
+    captures = [*_capturing(parts)]
     inputs = StepInputs(
         np.zeros(rows, np.int32),
         np.ascontiguousarray(np.concatenate(positions, axis=-1)),
@@ -153,23 +161,23 @@ def to_plan(
         _cross_attention(parts, encoder_cache),
         token_adapters([(part.sequence.variant.adapters, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
-        _captured(parts),
+        _captured(captures),
         steering.plan([(part.sequence.variant.steering, part.count) for part in parts]),
     )
-    return Plan(every, inputs)
+    return Plan(every, inputs, captures)
 
 
 def _capturing(parts: list[BatchPart]) -> Iterator[CapturingPart]:
     for part in parts:
-        if capture := part.sequence.capture:
+        watch = None if part.is_prefill else part.sequence.watch
+        for capture in filter(None, (part.sequence.capture, watch)):
             positions = capture.wanted(part.start, part.end)
             if len(positions):
                 yield part, capture, positions
 
 
-def _captured(parts: list[BatchPart]) -> CapturedRows | None:
+def _captured(found: list[CapturingPart]) -> CapturedRows | None:
     """Return what a batch captures; None: nothing."""
-    found = [*_capturing(parts)]
     if not found:
         return None
     points = {point for _, capture, _ in found for point in capture.points}

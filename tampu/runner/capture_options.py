@@ -16,11 +16,15 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         layers: numbers of layers from 0, those below 0 from the end; None: all that have the point.
         positions: of tokens in the prompt and the answer, from 0, those below 0 from the end of the
             prompt; None: all.
+        max_bytes: that the values may have; None: what fits into memory.
+        field: what messages call all of this.
     """
 
     points: tuple[str, ...]
     layers: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
+    max_bytes: int | None = None
+    field: str = "capture"
 
     def __post_init__(self) -> None:
         """Check that something is captured.
@@ -30,6 +34,6 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """
         for name, given in (("points", self.points), ("layers", self.layers)):
             if given is not None and not given:
-                raise RequestError(f"capture: {name} is empty")
+                raise RequestError(f"{self.field}: {name} is empty")
         if self.positions is not None and not self.positions:
-            raise RequestError("capture: positions is empty")
+            raise RequestError(f"{self.field}: positions is empty")

@@ -159,6 +159,7 @@ class Sequence:
         collector: receives the output of tokens of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
         capture: what it captures of the model.
+        watch: what a watcher captures of its next step; nothing else of it changes by that.
         constraint: on the tokens of the answer.
         awaited: how many tokens the batches in flight give.
         cached: prompt tokens whose rows were in the cache, or computed for others.
@@ -193,6 +194,7 @@ class Sequence:
     collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
     capture: SequenceCapture | None = None
+    watch: SequenceCapture | None = None
     constraint: Constraint | None = None
     awaited: int = 0
     cached: int = 0

@@ -14,7 +14,8 @@ from tampu.errors import RequestError
 SteeringOperation: TypeAlias = Literal["add", "ablate", "scale"]
 Vector: TypeAlias = Sequence[float] | npt.NDArray[np.floating]
 
-_MAX_STRENGTH = 1e6  # far more than any model bears; their products stay numbers
+MAX_STRENGTH = 1e6
+"""Far more than any model bears; the products of several stay numbers."""
 
 
 class Steering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,9 +46,9 @@ class Steering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             RequestError: naming what is wrong.
         """
-        if not abs(self.strength) <= _MAX_STRENGTH:
+        if not abs(self.strength) <= MAX_STRENGTH:
             raise RequestError(
-                f"steering: strength must be -{_MAX_STRENGTH:g} to {_MAX_STRENGTH:g}, "
+                f"steering: strength must be -{MAX_STRENGTH:g} to {MAX_STRENGTH:g}, "
                 f"not {self.strength:g}"
             )
         if self.layers is not None and not self.layers:

@@ -137,6 +137,8 @@ def _serving(
         metrics,
         max_repeated_tokens=options.max_repeated_tokens or None,
         truncate=options.truncate,
+        max_capture_bytes=options.max_capture_bytes,
         default_model=options.default_model,
         adapters=ServedAdapters(options.cache) if adapters is None else adapters,
+        control_vectors=options.control_vectors,
     )

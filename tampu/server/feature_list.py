@@ -9,6 +9,7 @@ from tampu.server.features.adapters.routes import adapters
 from tampu.server.features.batches.routes import batches
 from tampu.server.features.batches.tables import TABLES as BATCHES
 from tampu.server.features.cohere.routes import cohere
+from tampu.server.features.control_vectors.routes import control_vectors
 from tampu.server.features.decisions.routes import decisions
 from tampu.server.features.image_urls.fetcher import ImageFetcher
 from tampu.server.features.llama_server.routes import llama_server
@@ -33,7 +34,7 @@ from tampu.server.serving.serving import Serving
 
 _EVERYWHERE = (
     tracing, usage, page, responses, decisions, cohere, tool_urls, tokens, llama_server, adapters,
-    transcriptions, realtime, openapi,
+    control_vectors, transcriptions, realtime, openapi,
 )  # fmt: skip
 # Of all features, of those too that a server does not have: the versions count them together.
 TABLES = (*BATCHES, *USAGE, *RESPONSES)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tampu.engine.load_options import LoadOptions, options_from_settings
 from tampu.server.features.mcp.configuration import MCPOptions, read_mcp_file
 from tampu.server.front.keys import Key, read_keys
+from tampu.server.serving.control_vectors import ServedControlVector
 from tampu.settings.server_settings import ServerSettings
 from tampu.settings.settings import Settings, variable
 from tampu.store.registry.options import RemoteOptions
@@ -25,6 +26,7 @@ class ServerOptions(ServerSettings):
         state: the folder of what is kept across restarts; None: nothing is.
         has_replicas: whether the models are replicas on other machines: no request can load them
             with other options, and there are no routes for what only one machine has.
+        control_vectors: those that requests have or may choose; their names differ.
         mcp: the MCP servers whose tools requests may name.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are reached.
@@ -35,6 +37,7 @@ class ServerOptions(ServerSettings):
     cache: Path | None = None
     state: Path | None = None
     has_replicas: bool = False
+    control_vectors: tuple[ServedControlVector, ...] = ()
     mcp: MCPOptions = field(default_factory=MCPOptions)
     model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)

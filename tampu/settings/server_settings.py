@@ -51,6 +51,10 @@ class ServerSettings:
         "MAX_RESPONSES_SIZE", size, "1GB",
         "maximum size of [stored responses](api.md#responses-that-are-kept), and separately of "
         "[conversations](api.md#conversations); 0: none")
+    max_capture_bytes: int = own(
+        "MAX_CAPTURE_SIZE", size, "0",
+        "maximum size of the [values inside the model](api.md#values-inside-the-model) that one "
+        "response returns, such as 16MB; 0: requests that ask for them are refused")
     image_urls: tuple[str, ...] = own(
         "IMAGE_URLS", image_hosts, "off",
         "hosts from which image URLs in requests are fetched, separated by commas; they may be in "

@@ -96,7 +96,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
-    server = start_server(home / "models", home)
+    server = start_server(home / "models", home, TAMPU_MAX_CAPTURE_SIZE="16MB")
     yield server
     server.end()
 

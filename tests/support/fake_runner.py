@@ -15,13 +15,13 @@ from tampu.chat.output import chat_format
 from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.backend import ModelFacts
 from tampu.engine.events import Started, joined
+from tampu.engine.format_check import CheckFormat, FormatChecked
 from tampu.engine.handlers.embed import result, sized
 from tampu.engine.management import DeviceEstimate, EstimateMemory, MemoryEstimate
 from tampu.engine.output import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Decision, Decisions
 from tampu.engine.requests import (
-    CheckFormat,
     Decide,
     Decided,
     Decode,
@@ -29,7 +29,6 @@ from tampu.engine.requests import (
     Embed,
     Encode,
     Encoded,
-    FormatChecked,
     Generate,
     Rerank,
 )

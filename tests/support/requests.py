@@ -9,13 +9,14 @@ import numpy as np
 from tampu.audio.pieces import Cutting
 from tampu.audio.wav import wav_file
 from tampu.engine.captures import Capture
+from tampu.engine.format_check import CheckFormat
+from tampu.engine.layer_watch import WatchLayers
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.management import ActOnSlot, ChangeAdapter, EstimateMemory, ListPrefixes, Observe
 from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
 from tampu.engine.questions import Predicate
 from tampu.engine.request import Request
 from tampu.engine.requests import (
-    CheckFormat,
     Decide,
     Decode,
     Embed,
@@ -52,6 +53,7 @@ def one_of_each(model: str, folder: str) -> list[Request[Any]]:
         CheckFormat({"type": "object"}),
         EstimateMemory(model, LoadOptions(context=64, threads=1)),
         Observe(),
+        WatchLayers(),
         ListPrefixes(),
         ActOnSlot("save", 0, f"{folder}/slot"),
     ]

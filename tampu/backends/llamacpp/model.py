@@ -94,6 +94,8 @@ def embed(model: LlamaModel, request: Embed) -> Embedded:
     _check_unchanged(request.engine_options)
     if request.late_chunking:
         raise RequestError("late_chunking needs tampu's own engine")
+    if request.capture:
+        raise RequestError(f"{request.capture.field} needs tampu's own engine")
     texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
         return Embedded(b"", 0, 0)
@@ -331,4 +333,4 @@ def _check_unchanged(options: GenerateOptions) -> None:
     if options.steering:
         raise RequestError("steering needs tampu's own engine")
     if options.capture:
-        raise RequestError("capture needs tampu's own engine")
+        raise RequestError(f"{options.capture.field} needs tampu's own engine")

@@ -26,7 +26,7 @@ def capture(model: NativeModel, request: Capture) -> CapturedValues:
     plan.check_memory()
     store = CaptureStore(plan)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    handle = begin(model, tokens, request, plan.begin(store.take), events.put)
+    handle = begin(model, tokens, request, store.capture, events.put)
     done = completion(Stream(events, handle))
     return CapturedValues(store.result().encoded(), done.usage.prompt_tokens)
 

@@ -8,8 +8,9 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from tampu.chat.media import Item
+from tampu.chat.media import Item, length
 from tampu.engine.backend import Handlers
+from tampu.engine.captures import CaptureStore, check_size
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled
@@ -49,17 +50,20 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
     if not texts:
         return Embedded(b"", model.info.embedding_length, 0)
     options = request.engine_options
+    stores = _capture_stores(model, texts, request)
     if request.late_chunking:
         vectors = _late_chunks(model, texts, options)
     else:
-        vectors = _embeddings(model, texts, options)
+        states = states_of(model, texts, options, model.pooling, stores)
+        vectors = np.concatenate(states).astype(np.float32)
+    captured = tuple(store.result().encoded() for store in stores)
     graphs = model.model.graphs
     if graphs.model.has_dense:
         vectors = compute_rows(graphs.backend, graphs.model.after_pooling, vectors)
     counts = tuple(map(len, texts))
     if model.pooling == NONE:
-        return result(vectors, sum(counts), dropped, counts)
-    return result(sized(vectors, request), sum(counts), dropped)
+        return result(vectors, sum(counts), dropped, counts, captured)
+    return result(sized(vectors, request), sum(counts), dropped, captured=captured)
 
 
 def prompted(request: Embed, prompts: EmbeddingPrompts) -> Embed:
@@ -133,10 +137,17 @@ def sized(vectors: Rows, request: Embed) -> Rows:
     return vectors if request.norm < 0 else scaled(vectors, request.norm)
 
 
-def result(vectors: Rows, tokens: int, dropped: int = 0, lengths: tuple[int, ...] = ()) -> Embedded:
+def result(
+    vectors: Rows,
+    tokens: int,
+    dropped: int = 0,
+    lengths: tuple[int, ...] = (),
+    captured: tuple[bytes, ...] = (),
+) -> Embedded:
     """Return vectors (texts or tokens, features) as the result of a request."""
     data = np.ascontiguousarray(vectors, "<f4").tobytes()
-    return Embedded(data, int(vectors.shape[1]), tokens, dropped, lengths)
+    width = int(vectors.shape[1])
+    return Embedded(data, width, tokens, dropped, lengths, captured=captured)
 
 
 def _check_unpooled(request: Embed) -> None:
@@ -157,11 +168,26 @@ def _cut(tokens: list[Item], limit: int, around: Sequence[Item]) -> list[Item]:
     return [*tokens[: limit - end], *tokens[len(tokens) - end :]]
 
 
-def _embeddings(
-    model: NativeModel, texts: Sequence[Sequence[Item]], options: GenerateOptions
-) -> Rows:
-    """Return the pooled hidden states (texts, features), or (tokens, features) without pooling."""
-    return np.concatenate(states_of(model, texts, options, model.pooling)).astype(np.float32)
+def _capture_stores(
+    model: NativeModel, texts: Sequence[Sequence[Item]], request: Embed
+) -> list[CaptureStore]:
+    """Return what keeps the values of each text that a request captures; nothing: it has none.
+
+    Raises:
+        RequestError: as `plan_capture`, for the size of all together too.
+        OutOfMemoryError: if one does not fit into memory.
+    """
+    options = request.capture
+    if options is None:
+        return []
+    if request.late_chunking:
+        raise RequestError(f"{options.field} is not supported with late_chunking")
+    counts = [length(text) for text in texts]
+    plans = [model.inputs.plan_capture(options, count, count) for count in counts]
+    check_size(options, plans)
+    for plan in plans:
+        plan.check_memory()
+    return [*map(CaptureStore, plans)]
 
 
 def states_of(
@@ -169,8 +195,12 @@ def states_of(
     texts: Sequence[Sequence[Item]],
     options: GenerateOptions,
     pooling: str,
+    stores: Sequence[CaptureStore] = (),
 ) -> list[Rows]:
-    """Return the pooled hidden states (1, features) of each text, or (tokens, features)."""
+    """Return the pooled hidden states (1, features) of each text, or (tokens, features).
+
+    `stores` get the values that are captured of each text; without them nothing is.
+    """
     rows: list[Rows] = [np.empty(0, np.float32)] * len(texts)
 
     def begin(index: int, sink: Sink) -> RequestHandle:
@@ -182,7 +212,8 @@ def states_of(
             sink(event)
 
         collector = RowCollector(hidden.append, wants_logits=False)
-        return model.inputs.collect(texts[index], collector, pool, options)
+        capture = stores[index].capture if stores else None
+        return model.inputs.collect(texts[index], collector, pool, options, capture=capture)
 
     run_all(range(len(texts)), begin, at_once=AT_ONCE)
     check_finite(rows, "embeddings", "input")

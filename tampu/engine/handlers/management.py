@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tampu.engine.backend import Backend, Handlers
 from tampu.engine.estimate import estimate_memory
+from tampu.engine.layer_watch import LayersSeen, WatchLayers
 from tampu.engine.management import (
     ActedOnSlot,
     ActOnSlot,
@@ -32,6 +33,11 @@ def observe(model: NativeModel, _: Observe) -> Observed:
     return Observed(model.runner.observe())
 
 
+def watch_layers(model: NativeModel, request: WatchLayers) -> LayersSeen:
+    """Return what the layers make of the token that is being written."""
+    return model.layers.look(request.request)
+
+
 def list_prefixes(model: NativeModel, _: ListPrefixes) -> Prefixes:
     """Return which prefixes are in the cache."""
     return Prefixes(model.prefixes.listed())
@@ -56,6 +62,7 @@ def change_adapter(model: NativeModel, request: ChangeAdapter) -> AdapterChanged
 ANY: Handlers = {EstimateMemory: estimate}
 HANDLERS: Handlers = {
     Observe: observe,
+    WatchLayers: watch_layers,
     ListPrefixes: list_prefixes,
     ActOnSlot: act_on_slot,
     ChangeAdapter: change_adapter,

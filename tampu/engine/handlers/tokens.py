@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from tampu.cancellation import check_cancelled
 from tampu.chat.media import token_ids
 from tampu.engine.backend import Backend, Handlers
+from tampu.engine.format_check import CheckFormat, FormatChecked
 from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.engine.request_builder import known_tokens
-from tampu.engine.requests import CheckFormat, Decode, Decoded, Encode, Encoded, FormatChecked
+from tampu.engine.requests import Decode, Decoded, Encode, Encoded
 
 _BLOCK = 1 << 16  # tokens; between two blocks, and often within one, other threads run
 

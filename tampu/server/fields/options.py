@@ -15,6 +15,7 @@ from tampu.engine.requests import Embed, Embedded
 from tampu.errors import RequestError, require
 from tampu.runner.generate_options import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
+from tampu.server.serving.control_vectors import ControlVectorScales, chosen_control_vectors
 from tampu.server.serving.generation_request import (
     FOREVER,
     MAX_DURATION_S,
@@ -32,13 +33,17 @@ OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
 class ModelBody(msgspec.Struct, kw_only=True):
-    """The fields of all requests to models: Ollama's in each API, and OpenAI's `truncation`."""
+    """The fields of all requests to models: Ollama's in each API, and OpenAI's `truncation`.
+
+    `control_vectors`, tampu's own, are written as llama-server's `lora`.
+    """
 
     model: str | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
     truncate: bool | None = None
     truncation: str | None = None
+    control_vectors: ControlVectorScales | None = None
 
 
 def given_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,6 +72,7 @@ def parse_request(
         keep_alive_s=keep_alive_s(body.keep_alive),
         options=options,
         is_streamed=is_streamed,
+        control_vectors=chosen_control_vectors(body.control_vectors),
         warnings=_warnings(model, body.options, fields),
     )
 
@@ -136,6 +142,7 @@ def embedding_call(
         model=body.model or "",
         overrides=request_options(model, body.options)[0],
         keep_alive_s=keep_alive_s(body.keep_alive),
+        control_vectors=chosen_control_vectors(body.control_vectors),
         warnings=_warnings(model, body.options),
         request=Embed(**more),
     )

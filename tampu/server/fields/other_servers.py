@@ -39,6 +39,9 @@ class GeneratingBody(ParameterBody, kw_only=True):
     samplers: Any = None
     t_max_predict_ms: int | None = None
     timings_per_token: bool | None = None
+    # Values inside the model, as `read_capture` takes them.
+    include: list[str] | None = None
+    include_positions: list[int] | None = None
     # Adapters, as in AdapterBody.
     lora: AdapterScales | None = None
     lora_path: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from tampu.engine.events import Started, ToolCallFinished
 from tampu.errors import TampuError
 from tampu.runner.events import Done, Limit, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.server.fields.captures import captured_text
 from tampu.server.fields.telemetry import Telemetry
 from tampu.server.fields.tools import executed_tool
 from tampu.server.front.errors import public_message
@@ -41,6 +42,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     `truncated` and `limit` are tampu's own: how many tokens of the conversation the model did not
     see because its context was full, and what an answer with the reason `length` ended at. So are
     `draft_count` and `draft_accepted_count`: tokens that were guessed, and how many were right.
+    So are `captured`, values inside the model if requested, base64 of a safetensors file.
     `timings`, if requested, are llama-server's: the counts so far, for clients that may stop. The
     lines that have them have `truncated`, too: what did not fit of the prompt.
     """
@@ -60,6 +62,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     draft_count: int = 0
     draft_accepted_count: int = 0
     limit: Limit | None = None
+    captured: str = ""
     logprobs: list[LogprobEntry] | None = None
     timings: dict[str, float] | None = None
 
@@ -153,6 +156,7 @@ class _Writer(LineWriter, ABC, Generic[Line]):
             draft_count=usage.drafted_tokens,
             draft_accepted_count=usage.accepted_tokens,
             limit=event.limit,
+            captured=captured_text(event.captured),
         )
 
 

@@ -19,6 +19,7 @@ from tampu.chat.messages import read_role, template_message, tool_call
 from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.engine.requests import Embedded
 from tampu.errors import require
+from tampu.server.fields.captures import read_capture
 from tampu.server.fields.conversation import Conversation, check_can, with_conversation
 from tampu.server.fields.media import decode_image
 from tampu.server.fields.options import (
@@ -74,7 +75,9 @@ class _Common(FormattedBody, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    entropy: bool | None = None  # tampu's own
+    entropy: bool | None = None  # tampu's own, as the next two
+    include: list[str] | None = None
+    include_positions: list[int] | None = None
     timings_per_token: bool | None = None  # llama-server's
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
@@ -110,6 +113,8 @@ class EmbedRequest(ModelBody, kw_only=True):
 
     input: str | list[str] | None = None
     dimensions: int | None = None
+    include: list[str] | None = None  # tampu's own, as in _Common
+    include_positions: list[int] | None = None
 
 
 class EmbeddingsRequest(ModelBody, kw_only=True):
@@ -119,7 +124,10 @@ class EmbeddingsRequest(ModelBody, kw_only=True):
 
 
 class EmbedResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The response to `POST /api/embed`; `truncated` is that of the lines of other answers."""
+    """The response to `POST /api/embed`; `truncated` is that of the lines of other answers.
+
+    `captured`, tampu's own too, has the values inside the model of each input, if requested.
+    """
 
     model: str
     embeddings: list[list[float]]
@@ -127,6 +135,7 @@ class EmbedResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     load_duration: int
     prompt_eval_count: int
     truncated: int = 0
+    captured: list[str] = []
 
 
 class DebugInfo(msgspec.Struct, kw_only=True):
@@ -216,6 +225,7 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedd
         truncates=True,
         dimensions=body.dimensions or None,
         may_be_unpooled=False,
+        capture=read_capture(body.include, body.include_positions, defaults),
     )
 
 
@@ -228,6 +238,7 @@ def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> ModelC
         options=body.options,
         truncate=body.truncate,
         truncation=body.truncation,
+        control_vectors=body.control_vectors,
     )
     return parse_embed(newer, defaults)
 
@@ -243,6 +254,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
         top_logprobs=body.top_logprobs,
         entropy=body.entropy,
         return_progress=body.telemetry().needs_progress or None,
+        capture=read_capture(body.include, body.include_positions, defaults),
     )
 
 

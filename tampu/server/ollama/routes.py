@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from tampu.engine.prompts import ChatPrompt
 from tampu.engine.requests import Encode
+from tampu.server.fields.captures import captured_text
 from tampu.server.fields.options import request_options
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import (
@@ -123,6 +124,7 @@ class OllamaAPI:
                 load_duration=max(found.ready_ns - arrived_ns, 1),
                 prompt_eval_count=found.tokens,
                 truncated=found.dropped,
+                captured=[*map(captured_text, found.captured)],
             )
             return JSONResponse(response, headers=embedding_warnings(request, found))
 

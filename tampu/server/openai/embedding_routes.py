@@ -49,12 +49,10 @@ def embedding_routes(serving: Serving) -> list[Route]:
         async def work() -> Response:
             found = await serving.ask(entry, call)
             if is_plain or found.lengths:
-                answer: object = vector_lists(found.array(), found.lengths)
+                answer: object = vector_lists(found)
             else:
                 is_base64 = body.encoding_format == "base64"
-                answer = embedding_list(
-                    found.array(), found.tokens, call.model, is_base64=is_base64
-                )
+                answer = embedding_list(found, call.model, is_base64=is_base64)
             return JSONResponse(answer, headers=embedding_warnings(call, found))
 
         return TaskResponse(work())

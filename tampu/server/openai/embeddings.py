@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from tampu.engine.requests import Embedded
 from tampu.errors import require
 from tampu.ml.vectors import UNIT
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
+from tampu.server.fields.captures import captured_field, read_capture
 from tampu.server.fields.options import embedding_call
 from tampu.server.openai.fields import read_inputs
 from tampu.server.serving.generation_request import ModelCall
@@ -39,6 +39,8 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
     prompt_name: str | None = None
     embd_normalize: int = UNIT
     pooling: Any = None
+    include: list[str] | None = None
+    include_positions: list[int] | None = None
 
     def given(self) -> tuple[Any, str]:
         """Return what is to be embedded, and the name of its field."""
@@ -73,23 +75,22 @@ def parse_embedding(
         prompt=body.prompt_name,
         may_be_unpooled=may_be_unpooled,
         lora=chosen_adapters(body.lora, body.lora_path) or {},
+        capture=read_capture(body.include, body.include_positions, defaults),
     )
 
 
-def embedding_list(
-    vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
-) -> dict[str, Any]:
+def embedding_list(found: Embedded, model: str, *, is_base64: bool) -> dict[str, Any]:
     """Return OpenAI's response."""
+    vectors, tokens = found.array(), found.tokens
 
-    def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
-        return in_base64(row) if is_base64 else row.tolist()
+    def item(index: int, row: npt.NDArray[np.float32]) -> dict[str, Any]:
+        vector = in_base64(row) if is_base64 else row.tolist()
+        values = captured_field(found.captured[index]) if found.captured else {}
+        return {"object": "embedding", "index": index, "embedding": vector, **values}
 
     return {
         "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": encoded(row)}
-            for index, row in enumerate(vectors)
-        ],
+        "data": [item(index, row) for index, row in enumerate(vectors)],
         "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
@@ -100,13 +101,13 @@ def in_base64(vector: npt.NDArray[np.float32]) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def vector_lists(vectors: npt.NDArray[np.float32], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """Return llama-server's response: each input has a list of vectors.
-
-    Args:
-        vectors: those of all inputs.
-        lengths: how many each input has, of a model without pooling; else none: each has one.
-    """
+def vector_lists(found: Embedded) -> list[dict[str, Any]]:
+    """Return llama-server's response: each input has a list of vectors."""
+    vectors, lengths = found.array(), found.lengths
     ends = np.cumsum(lengths)[:-1] if lengths else np.arange(1, len(vectors))
     parts = np.split(vectors, ends)
-    return [{"index": index, "embedding": part.tolist()} for index, part in enumerate(parts)]
+    captured = found.captured or [b""] * len(parts)
+    return [
+        {"index": index, "embedding": part.tolist(), **captured_field(own)}
+        for index, (part, own) in enumerate(zip(parts, captured, strict=True))
+    ]

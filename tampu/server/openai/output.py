@@ -19,6 +19,7 @@ from tampu.engine.events import (
 )
 from tampu.errors import TampuError
 from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob, Usage
+from tampu.server.fields.captures import captured_field
 from tampu.server.fields.telemetry import Telemetry, timings
 from tampu.server.fields.tools import executed_tool
 from tampu.server.front.errors import openai_error, public_message, status_of
@@ -172,7 +173,7 @@ class ChatWriter(_Writer):
             case MCPCallFinished():
                 yield _delta(event, {"executed_tools": [self._executed(event)]})
             case Done():
-                yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
+                yield _delta(event, {}) | _end(event)
 
     def _executed(self, event: MCPCallFinished) -> dict[str, Any]:
         self._executed_calls += 1
@@ -196,7 +197,7 @@ class ChatWriter(_Writer):
             "index": index,
             "message": message,
             "logprobs": chat_logprobs(logprobs_of(events)),
-            "finish_reason": _last_reason(events),
+            **_last_end(events),
         }
 
 
@@ -229,7 +230,7 @@ class CompletionWriter(_Writer):
             case TextDelta() | ReasoningDelta() if event.text or event.logprobs:
                 yield self._piece(event.choice, event.text, event.logprobs)
             case Done():
-                yield self._piece(event.choice, "") | {"finish_reason": finish_reason(event)}
+                yield self._piece(event.choice, "") | _end(event)
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
         texts = [event.text for event in events if isinstance(event, (TextDelta, ReasoningDelta))]
@@ -237,7 +238,7 @@ class CompletionWriter(_Writer):
         for event in events:
             if isinstance(event, PromptLogprobs):
                 piece["logprobs"] = echo_logprobs(event, logprobs_of(events))
-        return piece | {"finish_reason": _last_reason(events)}
+        return piece | _last_end(events)
 
     def _piece(
         self, choice: int, text: str, logprobs: Sequence[TokenLogprob] = ()
@@ -344,9 +345,14 @@ def _call(event: ToolCallStarted | ToolCallFinished, arguments: str) -> dict[str
     }
 
 
-def _last_reason(events: Sequence[Event]) -> str | None:
-    reasons = [finish_reason(event) for event in events if isinstance(event, Done)]
-    return reasons[-1] if reasons else None
+def _end(event: Done) -> dict[str, Any]:
+    """Return what a choice has at its end."""
+    return {"finish_reason": finish_reason(event), **captured_field(event.captured)}
+
+
+def _last_end(events: Sequence[Event]) -> dict[str, Any]:
+    ends = [_end(event) for event in events if isinstance(event, Done)]
+    return ends[-1] if ends else {"finish_reason": None}
 
 
 def _entry(token: bytes, logprob: float) -> dict[str, Any]:

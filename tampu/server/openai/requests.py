@@ -18,6 +18,7 @@ from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
 from tampu.errors import RequestError, require
 from tampu.runner.generate_options import MAX_TOP_LOGPROBS
 from tampu.server.fields.adapters import chosen_adapters
+from tampu.server.fields.captures import read_capture
 from tampu.server.fields.conversation import Conversation, check_can, with_conversation
 from tampu.server.fields.logit_bias import read_bias
 from tampu.server.fields.options import parse_limited
@@ -211,6 +212,7 @@ def _parameters(
         top_logprobs=top_logprobs,
         logit_bias=bias.tokens or None,
         lora=chosen_adapters(body.lora, body.lora_path),
+        capture=read_capture(body.include, body.include_positions, defaults),
         **line_limits(body),
     )
     warnings = (*request.warnings, *field_warnings(body))

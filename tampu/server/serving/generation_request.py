@@ -13,6 +13,7 @@ from tampu.engine.prompts import Prompt, StructuredOutput
 from tampu.engine.request import Lora, Request
 from tampu.engine.requests import Generate
 from tampu.runner.generate_options import GenerateOptions, token_limit
+from tampu.server.serving.control_vectors import ChosenControlVector
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -30,12 +31,14 @@ class ModelUse:
         overrides: the load options that it sets, by the names of `LoadOptions`.
         keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
             forever.
+        control_vectors: those that it chooses; None: those of the server.
         warnings: where it is not answered as it asked.
     """
 
     model: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_s: float | None = None
+    control_vectors: tuple[ChosenControlVector, ...] | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -92,7 +95,7 @@ class GenerationRequest(ModelUse):
         """
         found: list[Request[Any]] = []
         for prompt, most in zip_longest(self.prompts, self.limits):
-            options = self.limited(context, max_repeated_tokens, most)
+            options = self._sharing(self.limited(context, max_repeated_tokens, most))
             for number in range(self.choices):
                 own = options
                 if options.seed is not None and number:
@@ -104,6 +107,15 @@ class GenerationRequest(ModelUse):
                     )
                 )  # fmt: skip
         return found
+
+    def _sharing(self, options: GenerateOptions) -> GenerateOptions:
+        """Return the options of one choice: all together capture what a response may have."""
+        capture = options.capture
+        if capture is None or capture.max_bytes is None:
+            return options
+        share = capture.max_bytes // (len(self.prompts) * self.choices)
+        capture = msgspec.structs.replace(capture, max_bytes=share)
+        return msgspec.structs.replace(options, capture=capture)
 
     def limited(
         self, context: int, max_repeated_tokens: int | None = None, most: int | None = None

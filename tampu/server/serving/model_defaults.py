@@ -26,10 +26,13 @@ class ModelDefaults(StoredDefaults):
         info: the metadata of its file.
         truncate: whether prompts that are too long are cut, by the server's setting; None: each
             API has its own default.
+        max_capture_bytes: the size of the values inside the model that a response may have, by the
+            server's setting; 0: none are returned.
     """
 
     info: ModelInfo
     truncate: bool | None = None
+    max_capture_bytes: int = 0
 
 
 def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
@@ -55,19 +58,22 @@ def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
     return msgspec.structs.replace(options, **found)
 
 
-def model_defaults(entry: Entry, *, truncate: bool | None = None) -> ModelDefaults:
-    """Return the defaults that a model sets, and `truncate`.
+def model_defaults(
+    entry: Entry, *, truncate: bool | None = None, max_capture_bytes: int = 0
+) -> ModelDefaults:
+    """Return the defaults that a model sets, and those of the server.
 
     Raises:
         StoreError: if a part of it is missing from the store.
     """
     stored = entry.model.stored
     if stored is None:
-        return ModelDefaults(entry.info, truncate=truncate)
+        return ModelDefaults(entry.info, truncate=truncate, max_capture_bytes=max_capture_bytes)
     own = stored.defaults
     return ModelDefaults(
         entry.info,
         truncate=truncate,
+        max_capture_bytes=max_capture_bytes,
         parameters=own.parameters,
         system=own.system,
         messages=own.messages,

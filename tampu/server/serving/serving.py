@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace as with_fields
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
@@ -21,9 +22,11 @@ from tampu.engine.requests import Encode
 from tampu.engine.sent_paths import sent_options, sent_path
 from tampu.errors import ModelNameError, ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, Usage
+from tampu.runner.steering_options import Steering
 from tampu.server.front.caller import current_caller
 from tampu.server.serving.admission import Admission
 from tampu.server.serving.choices import dropped_warnings, merged, worded
+from tampu.server.serving.control_vectors import ServedControlVector, ServedControlVectors
 from tampu.server.serving.default_model import only_model
 from tampu.server.serving.events import Event
 from tampu.server.serving.generation_request import GenerationRequest, ModelCall, ModelUse
@@ -66,26 +69,32 @@ class Serving:
         *,
         max_repeated_tokens: int | None = None,
         truncate: bool | None = None,
+        max_capture_bytes: int = 0,
         default_model: str | None = None,
         adapters: ServedAdapters | None = None,
+        control_vectors: Sequence[ServedControlVector] = (),
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
         An answer without a limit ends when a token repeats more than `max_repeated_tokens` times.
-        `truncate` is that of `ModelDefaults`.
+        `truncate` and `max_capture_bytes` are those of `ModelDefaults`.
         A request of an API that allows it may leave out the model (`find_for`): `default_model` is
         taken then. Tokens alone come from a model that is loaded, else from one loaded without its
         weights. `adapters` are those that requests may choose at first; None: there are none.
+        `control_vectors` are in all requests that choose none.
         """
         self.models = models
         self.adapters = ServedAdapters() if adapters is None else adapters
+        self.control_vectors = ServedControlVectors(control_vectors)
         self._vocabularies = vocabularies
         self.catalog = catalog
         self._defaults: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}
         self._admission = admission
         self._metrics = metrics
         self._max_repeated_tokens = max_repeated_tokens
-        self._truncate = truncate
+        self._read_defaults = partial(
+            model_defaults, truncate=truncate, max_capture_bytes=max_capture_bytes
+        )
         self._default_model = default_model
 
     async def close(self) -> None:
@@ -145,7 +154,7 @@ class Serving:
         """
         kept = self._defaults.get(entry.name)
         if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
-            kept = (entry.info, entry.model.id, model_defaults(entry, truncate=self._truncate))
+            kept = (entry.info, entry.model.id, self._read_defaults(entry))
             self._defaults[entry.name] = kept
         return kept[2]
 
@@ -184,12 +193,14 @@ class Serving:
             if isinstance(call, GenerationRequest):
                 call = await self.with_text_bias(entry, call)
             lora = self.adapters.choice(entry, call.lora)
+            steering = self.control_vectors.steering(entry, call.control_vectors)
             for may_retry in (True, False):
                 try:
                     async with self._use(entry, call) as model:
                         if lora:
                             await self.adapters.provide(model, lora)
-                        ready_ns, requests = time.monotonic_ns(), self._requests(model, call, lora)
+                        ready_ns = time.monotonic_ns()
+                        requests = self._requests(model, call, lora, steering)
                         with _worded(model, call):
                             async with aclosing(_replies(model, requests)) as replies:
                                 async for reply in replies:
@@ -209,12 +220,16 @@ class Serving:
                         raise
 
     def _requests(
-        self, model: ManagedModel, call: GenerationRequest | ModelCall[Any], lora: Lora
+        self,
+        model: ManagedModel,
+        call: GenerationRequest | ModelCall[Any],
+        lora: Lora,
+        steering: tuple[Steering, ...],
     ) -> list[Request[Any]]:
         """Return what a loaded model is asked; nothing: it is only to be loaded."""
         priority = current_caller().priority
         asked = call.requests(model.runner.facts.context, self._max_repeated_tokens)
-        return [request.scheduled(lora, priority) for request in asked]
+        return [request.scheduled(lora, priority, steering) for request in asked]
 
     @asynccontextmanager
     async def _use(self, entry: Entry, request: ModelUse) -> AsyncIterator[ManagedModel]:

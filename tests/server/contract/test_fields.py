@@ -83,17 +83,19 @@ FORMS = {  # other names of `format`
     "guided_grammar", "structured_outputs", "response_format", "text", "output_config",
     "output_format", "guided_whitespace_pattern", "structural_tag",
 }  # fmt: skip
-LINE = ("truncated", "limit", "timings", "draft_count", "draft_accepted_count")
+LINE = ("truncated", "limit", "timings", "draft_count", "draft_accepted_count", "captured")
+INSIDE = {"include", "include_positions", "control_vectors"}
 MORE = {
-    ollama.GenerateRequest: FORMS | {"truncation", "timings_per_token"},
+    ollama.GenerateRequest: FORMS | INSIDE | {"truncation", "timings_per_token"},
     ollama.ChatRequest: FORMS
+    | INSIDE
     | {"truncation", "tool_choice", "parallel_tool_calls", "timings_per_token"},
-    ollama.EmbedRequest: {"truncation"},
+    ollama.EmbedRequest: INSIDE | {"truncation"},
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {*LINE},
     ollama_output.ChatLine: {*LINE},
-    ollama.EmbedResponse: {"truncated"},
-    ollama.EmbeddingsRequest: {"truncate", "truncation"},
+    ollama.EmbedResponse: {"truncated", "captured"},
+    ollama.EmbeddingsRequest: {"truncate", "truncation", "control_vectors"},
     ollama.ShowRequest: {"tensors", "memory"},
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},

@@ -208,6 +208,11 @@ export class Server {
     return this.#http.events("/api/live", signal);
   }
 
+  /** What the layers of a model make of the token that is being written, until the signal ends it. */
+  liveLayers(model: string, signal: AbortSignal): AsyncIterable<Record<string, unknown>> {
+    return this.#http.events(`/api/live/layers?model=${encodeURIComponent(model)}`, signal);
+  }
+
   async version(): Promise<string> {
     const { tampu } = await this.#http.ask("GET", "/api/version");
     return typeof tampu === "string" ? tampu : "";

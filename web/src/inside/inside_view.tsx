@@ -11,6 +11,7 @@ import { INSIDE } from "./texts.ts";
 import { CellsFigure } from "./cells_figure.tsx";
 import { Feed } from "./feed.ts";
 import "./inside.css";
+import { LayersFigure } from "./layers_figure.tsx";
 import type { Frame, ModelHistory } from "./live.ts";
 import { Facts, LatencyFigure, MemoryFigure, RatesFigure } from "./numbers.tsx";
 import { TimelineFigure } from "./timeline_figure.tsx";
@@ -68,6 +69,7 @@ export default function InsideView(): JSX.Element {
           {frame && history?.runner && (
             <>
               <TimelineFigure history={history} now={frame.time_ms} />
+              <LayersFigure model={name} isPaused={isPaused} />
               {history.cache && <TreeFigure cache={history.cache} moment={momentOf(frame, history)} />}
               {history.cache && <CellsFigure groups={history.cache.cells} moment={momentOf(frame, history)} />}
               <RatesFigure history={history} now={frame.time_ms} />

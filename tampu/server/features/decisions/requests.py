@@ -339,5 +339,6 @@ def _task(
         ),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
+        control_vectors=request.control_vectors,
         warnings=request.warnings,
     )

@@ -55,6 +55,7 @@ def parse_rerank(body: RerankRequest, defaults: ModelDefaults) -> ModelCall[Deci
         ),
         overrides=request.overrides,
         keep_alive_s=request.keep_alive_s,
+        control_vectors=request.control_vectors,
         warnings=request.warnings,
     )
 

@@ -148,6 +148,7 @@ def _parse(
     wanted = given or 0
     in_range = 0 <= wanted <= MAX_TOP_LOGPROBS
     require(in_range, f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {wanted}")
+    require(not body.include, "include is not supported here: /v1/completions has it")
     temperature = body.temperature
     if temperature is not None:
         temperature = max(temperature, 0.0)  # below 0: the best token

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.engine.requests import CheckFormat
+from tampu.engine.format_check import CheckFormat
 from tampu.errors import GrammarError, RequestError
 from tampu.server.fields.options import parse_limited
 from tampu.server.fields.output_format import FormattedBody, read_formats

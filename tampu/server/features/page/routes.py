@@ -19,6 +19,7 @@ from tampu import server
 from tampu.server.core import Core
 from tampu.server.feature import Feature
 from tampu.server.features.page.formats import format_routes
+from tampu.server.features.page.layers import layer_routes
 from tampu.server.features.page.live import LiveFeed, live_routes
 from tampu.server.features.page.parameters import parameter_routes
 from tampu.server.front.routes import Access, Route, get
@@ -55,6 +56,7 @@ def page(core: Core) -> Feature:
         serving = core.serving
         feed = LiveFeed(serving.models, core.metrics, lambda: serving.waiting)
         routes += live_routes(feed)
+        routes += layer_routes(serving, core.options.max_capture_bytes)
     return Feature(routes=routes)
 
 

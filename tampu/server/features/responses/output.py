@@ -12,6 +12,7 @@ from tampu.errors import TampuError
 from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.server.features.responses.conversation_requests import conversation_id
 from tampu.server.features.responses.requests import ResponsesRequest
+from tampu.server.fields.captures import captured_field
 from tampu.server.fields.telemetry import timings
 from tampu.server.fields.tools import namespaces
 from tampu.server.front.errors import public_message
@@ -267,6 +268,7 @@ class ResponseWriter:
                 "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             },
         }
+        response |= captured_field(event.captured)
         more = {"timings": timings(event.usage)} if self._telemetry.wants_timings else {}
         return {"type": f"response.{status}", "response": response} | more
 

@@ -10,11 +10,12 @@ from typing import Any
 from tampu.chat.output.reasoning import Think
 from tampu.errors import require
 from tampu.server.fields.adapters import chosen_adapters
+from tampu.server.fields.captures import read_capture
 from tampu.server.fields.conversation import Conversation, with_conversation
 from tampu.server.fields.options import parse_limited
 from tampu.server.fields.other_servers import GeneratingBody, line_limits, parameters_of
 from tampu.server.fields.output_format import read_formats
-from tampu.server.fields.tools import read_tool_choice, response_tools, shortened
+from tampu.server.fields.tools import read_tool_choice, response_tools
 from tampu.server.openai.fields import (
     check_cache_options,
     check_verbosity,
@@ -26,7 +27,7 @@ from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
 
 _LOGPROBS = "message.output_text.logprobs"
-# Accepted values of `include`: logprobs, and parts that never occur here.
+# Values of `include` besides points: logprobs, and parts that never occur here.
 _INCLUDED = (
     _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url",
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
@@ -46,7 +47,6 @@ class ResponsesRequest(GeneratingBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    include: list[str] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
@@ -97,9 +97,6 @@ def _effort(reasoning: dict[str, Any]) -> Think:
 
 
 def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    for wanted in body.include or ():
-        message = f"include: {shortened(wanted)} is not supported; {', '.join(_INCLUDED)} are"
-        require(wanted in _INCLUDED, message)
     with_logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
     limits = {"max_tokens": body.max_tokens, "max_output_tokens": body.max_output_tokens}
     given = [limit for limit in limits.items() if limit[1] is not None]
@@ -110,6 +107,7 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         fields=parameters_of(body, limits),
         is_streamed=bool(body.stream),
         lora=chosen_adapters(body.lora, body.lora_path),
+        capture=read_capture(body.include, body.include_positions, defaults, _INCLUDED),
         ignore_eos=body.ignore_eos,
         return_progress=body.telemetry().needs_progress or None,
         **line_limits(body),

@@ -54,7 +54,8 @@ class KeptResponse(EventsResponse[Event]):
         return response
 
     async def _settle(self, response: dict[str, Any]) -> None:
-        response["store"] = await self._keep(response)
+        kept = {name: value for name, value in response.items() if name != "captured"}
+        response["store"] = await self._keep(kept)
 
 
 def stored_response_routes(store: ResponseStore) -> list[Route]:

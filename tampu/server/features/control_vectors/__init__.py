@@ -1,0 +1,1 @@
+"""Control vectors that requests may choose."""
