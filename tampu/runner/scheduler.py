@@ -323,7 +323,8 @@ class Scheduler:
         step = StepBuilder(
             self.kv_manager, self.encoder_cache, budget, wants_logits=self._gave_logits
         )
-        for sequence in decoding:
+        # Those with as many drafts beside each other: else almost each step needs a new graph.
+        for sequence in sorted(decoding, key=lambda each: len(drafts.get(each, ()))):
             step.add_next(sequence, drafts.get(sequence, ()))
         for sequence in prefilling:
             if not sequence.is_offline or budget.for_prompt(is_offline=True) > 0:

@@ -74,7 +74,8 @@ class StepTimes:
         if rows not in self._seconds:
             return False
         least = _WORTH * rows / self.at(rows)
-        return any(more / self.at(more) > least for more in self._rungs(rows, limit))
+        rungs = self._rungs(rows, limit)
+        return any(more / self._with_drafts(rows, more) > least for more in rungs)
 
     def best(self, rows: int, limit: int, guesses: Sequence[tuple[float, int]]) -> list[int]:
         """Return how many tokens of each guess give the most tokens a second.
@@ -98,8 +99,9 @@ class StepTimes:
         for more in self._rungs(rows, min(limit, len(tokens))):
             expected += sum(gain for gain, _ in islice(tokens, taken, more - rows))
             taken = more - rows
-            if expected / self.at(more) > most:
-                most, drafts = expected / self.at(more), taken
+            rate = expected / self._with_drafts(rows, more)
+            if rate > most:
+                most, drafts = rate, taken
         counts = [0] * len(guesses)
         for _, place in tokens[:drafts]:
             counts[place] += 1
@@ -122,10 +124,20 @@ class StepTimes:
             expected = float(rows)
             for depth in range(1, limit // count + 1):
                 expected += sum(rate**depth for rate in rates[:count])
-                took = self.at(rows + count * depth) + depth * seconds(count)
+                took = self._with_drafts(rows, rows + count * depth) + depth * seconds(count)
                 if expected / took > most:
                     most, found = expected / took, (count, depth)
         return found
+
+    def _with_drafts(self, rows: int, more: int) -> float:
+        """Return how long a step of so many rows takes, of which `rows` are not drafts.
+
+        As long as no step was measured that has more rows than that, the time grows by a typical
+        slope: a line through steps of fewer rows would include what these have in common.
+        """
+        if max(self._seconds, default=0) > rows:
+            return self.at(more)
+        return self.at(rows) * _typical(more) / _typical(rows)
 
     def _rungs(self, rows: int, limit: int) -> list[int]:
         """Return the numbers of rows of steps with drafts: few of them, as each needs a graph."""

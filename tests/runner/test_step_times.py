@@ -68,6 +68,13 @@ def test_the_drafts_that_give_the_most_tokens_a_second(
     assert times(**known).best(rows, 47, guesses) == counts
 
 
+def test_without_steps_of_more_rows_some_are_tried() -> None:
+    """Few streams were slow for each row: that does not show what drafts beside eight take."""
+    few = {"r1": 1.0, "r8": 3.0}
+    assert sum(times(**few).best(8, 8, [(0.9, 1)] * 8)) == 4
+    assert sum(times(**few, r12=4.6).best(8, 8, [(0.9, 1)] * 8)) == 0
+
+
 def test_no_more_drafts_than_allowed() -> None:
     assert times(**CHEAP).best(1, 2, [(0.99, 15)]) == [2]
 
