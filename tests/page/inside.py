@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from support.scripted import write_scripted
 from support.serving import Server, start_server
 from support.waiting import PATIENCE_S
@@ -33,7 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("models")
     pieces = [" la", " li", " lo"]
     write_scripted(models / "long.gguf", pieces, repeats=3, template=PLAIN, context=CONTEXT)
-    server = start_server(models, home, TAMPU_THREADS="1", TAMPU_NUM_PARALLEL="8")
+    settings = {"TAMPU_NUM_PARALLEL": "8", "TAMPU_MAX_CAPTURE_SIZE": "16MB"}
+    server = start_server(models, home, TAMPU_THREADS="1", **settings)
     yield server
     server.end()
 
@@ -154,6 +155,53 @@ def test_accepted_and_refused_drafts_are_seen_in_the_time_line(page: Page) -> No
     expect(timeline.locator(".legend")).to_contain_text("drafts accepteddrafts refused")
 
 
+def layers_of(page: Page) -> Locator:
+    """The figure of the layers."""
+    return page.get_by_role("figure").filter(has=page.get_by_role("heading", name="Layers"))
+
+
+@pytest.mark.usefixtures("busy")
+def test_layers_are_looked_at_once_they_are_asked_for(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    layers = layers_of(page)
+    expect(layers).to_contain_text("Nothing of it is computed until you watch.")
+    expect(page.get_by_role("main")).to_contain_text("8 / 8")
+    assert not any("/api/live/layers" in url for url in asked)
+    button = layers.get_by_role("button", name="Watch layers")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(layers.get_by_role("columnheader")).to_have_text(
+        ["Layer", "Norm", "Next token if the model ended here"]
+    )
+    rows = layers.get_by_role("rowheader")
+    expect(rows.first).to_have_text("0")
+    last = layers.get_by_role("row").last
+    # The model says " la li lo" again and again: its last layer knows what comes next.
+    expect(last).to_contain_text(re.compile(r"␣l[aio](9\d|100)\.\d"))
+    expect(layers).to_contain_text(re.compile(r"Request \d+, token [\d,]+: ␣l[aio]"))
+    expect(layers.locator(".legend")).to_contain_text("the token of the last layer")
+    before = layers.locator("figcaption").text_content()
+    expect(layers.locator("figcaption")).not_to_have_text(before or "")  # it is live
+    layers.get_by_role("button", name="Stop watching").click()
+    expect(button).to_be_visible()
+    expect(last).to_be_visible()  # what was seen last stays
+
+
+def test_a_server_that_shows_no_layers_says_how_to_change_that(
+    browser: Browser, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path / "models", tmp_path, TAMPU_THREADS="1")
+    try:
+        httpx.post(f"{server.url}/api/generate", json={"model": "demo"}, timeout=PATIENCE_S)
+        with watched(browser, server, "/#/inside") as page:
+            layers_of(page).get_by_role("button", name="Watch layers").click()
+            expect(page.get_by_role("alert")).to_contain_text("set TAMPU_MAX_CAPTURE_SIZE")
+            expect(layers_of(page).get_by_role("button", name="Watch layers")).to_be_visible()
+    finally:
+        server.end()
+
+
 def assert_lanes_are_whole(events: list[dict[str, Any]]) -> None:
     """Each lane has a name, and each of its slices ends before the next one begins."""
     lanes: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -196,6 +244,8 @@ def test_axe_finds_nothing_and_nothing_is_too_wide(
     options: dict[str, Any] = {"bypass_csp": True, "color_scheme": theme, "viewport": size}
     with watched(browser, server, "/#/inside", **options) as page:
         expect(page.get_by_role("img", name=re.compile("Batches.* 8 requests"))).to_be_visible()
+        layers_of(page).get_by_role("button", name="Watch layers").click()
+        expect(layers_of(page).get_by_role("rowheader").first).to_be_visible()
         page.get_by_role("button", name="Pause").click()
         assert page.evaluate(OVERFLOW) == 0
         assert violations(page) == []
