@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tampu.engine.engine import Engine
 from tampu.ml.kernels import KernelChoice, find_kernels
@@ -65,7 +66,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     given = parser.parse_args()
     plain = find_kernels(KernelChoice(deterministic=True))
-    kinds: dict[str, dict[str, object]] = {"usual": {}, "deterministic": {"deterministic": True}}
+    kinds: dict[str, dict[str, Any]] = {"usual": {}, "deterministic": {"deterministic": True}}
     if plain is not None:
         kinds |= {f"usual, {plain.level}": {"kernels": plain.level}}
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in kinds}
@@ -74,7 +75,7 @@ def main() -> None:
             name: stack.enter_context(
                 Engine.load(
                     given.model, context=CONTEXT, slots=STREAMS, threads=given.threads,
-                    spec_type="none", settings=None, **options,  # type: ignore[arg-type]
+                    spec_type="none", settings=None, **options,
                 )
             )
             for name, options in kinds.items()

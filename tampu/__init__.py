@@ -27,7 +27,7 @@ from tampu.version import __version__
 
 if TYPE_CHECKING:
     from tampu.chat.output.stream_parser import ToolCall
-    from tampu.engine.captures import Captured
+    from tampu.engine.captures import Captured, CapturedEmbeddings
     from tampu.engine.capturing import LogitLens
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.control_vector import ControlVector
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CaptureOptions",
     "Captured",
+    "CapturedEmbeddings",
     "ChatCompletion",
     "Choice",
     "Comparison",
@@ -98,6 +99,7 @@ __all__ = [
 _HOMES = {
     "CaptureOptions": "tampu.runner.capture_options",
     "Captured": "tampu.engine.captures",
+    "CapturedEmbeddings": "tampu.engine.captures",
     "ChatCompletion": "tampu.engine.completion",
     "Choice": "tampu.engine.questions",
     "Comparison": "tampu.evaluation.comparison",

@@ -129,6 +129,14 @@ class LlamaCpp:
             self._ask(do="logits", tokens=list(tokens), last=last, path=str(path))
             return np.fromfile(path, np.float32).reshape(last, self.vocabulary)
 
+    def steer(self, directions: npt.NDArray[np.float32], first: int, last: int) -> None:
+        """Add a control vector in layers from `first` to `last`, in place of the one before.
+
+        `directions` are F32, (layers, features), from layer 1 on. What was computed stays.
+        """
+        numbers, features = directions.reshape(-1).tolist(), directions.shape[1]
+        self._ask(do="steer", numbers=numbers, features=features, first=first, last=last)
+
     def close(self) -> None:
         """End the child; it may be called twice."""
         self._child.communicate()
@@ -190,6 +198,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_batch_get_one": (_Struct, [_Tokens, ctypes.c_int32]),
     "llama_decode": (ctypes.c_int32, [_POINTER, _Struct]),
     "llama_synchronize": (None, [_POINTER]),
+    "llama_set_adapter_cvec": (
+        ctypes.c_int32,
+        [_POINTER, _POINTER, ctypes.c_size_t, *[ctypes.c_int32] * 3],
+    ),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), [_POINTER, ctypes.c_int32]),
 }
 
@@ -317,6 +329,17 @@ class _Library:
                     file.write(ctypes.string_at(row, 4 * self._vocabulary))
         return {}
 
+    def steer(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Set the control vector."""
+        numbers = (ctypes.c_float * len(request["numbers"]))(*request["numbers"])
+        layers = request["first"], request["last"]
+        status = self._call["llama_set_adapter_cvec"](
+            self._context, numbers, len(numbers), request["features"], *layers
+        )
+        if status != 0:
+            raise RuntimeError(f"llama_set_adapter_cvec returned {status}: {self._last_lines()}")
+        return {}
+
     def _compute(self, tokens: list[int]) -> None:
         for start in range(0, len(tokens), self._batch):
             self._decode(tokens[start : start + self._batch])
@@ -352,6 +375,7 @@ def serve(path: str) -> None:
         "prefill": library.prefill,
         "decode": library.decode,
         "logits": library.logits,
+        "steer": library.steer,
     }
     for line in sys.stdin:
         request = json.loads(line)

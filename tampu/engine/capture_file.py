@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.media import Item, token_ids
-from tampu.engine.captures import Capture, CapturePlan
+from tampu.engine.captures import Capture, CapturePlan, data_type
 from tampu.engine.completion import RequestHandle
 from tampu.engine.handlers.capture import begin, planned
 from tampu.engine.native import NativeModel
 from tampu.engine.safetensors_data import ArrayShape, Layout, lay_out
 from tampu.engine.scoring import AT_ONCE, run_all
+from tampu.errors import RequestError
 from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors, write_all
-from tampu.nn.points import Point
-from tampu.runner.capture import Positions, Rows
+from tampu.nn.points import ATTENTIONS, MEDIA, Point
+from tampu.runner.capture import Positions, Values
 from tampu.runner.sequence import Sink
 
 
@@ -56,7 +57,7 @@ class _File:
             write_all(self.descriptor, rows.tobytes(), offset)
 
     def write_rows(
-        self, prompt: _Prompt, positions: Positions, values: Mapping[Point, Rows]
+        self, prompt: _Prompt, positions: Positions, values: Mapping[Point, Values]
     ) -> None:
         """Write the values of some tokens of a prompt after those before."""
         for point, rows in values.items():
@@ -80,7 +81,7 @@ def write_captures(model: NativeModel, path: Path, requests: Sequence[Capture]) 
         _write_index(file, prompts)
 
         def computed(prompt: _Prompt, sink: Sink) -> RequestHandle:
-            def take(positions: Positions, values: Mapping[Point, Rows]) -> None:
+            def take(positions: Positions, values: Mapping[Point, Values]) -> None:
                 file.write_rows(prompt, positions, values)
 
             return begin(model, prompt.tokens, prompt.request, prompt.plan.begin(take), sink)
@@ -95,14 +96,20 @@ def _planned(model: NativeModel, requests: Sequence[Capture]) -> tuple[list[_Pro
     for request in requests:
         tokens = model.requests.prompt(request.prompt).tokens
         prompt = _Prompt(request, tokens, planned(model, tokens, request), total)
+        for name, _ in prompt.plan.points:
+            if name == ATTENTIONS or name in MEDIA:
+                reason = "do not have a row for each token: use capture"
+                raise RequestError(f"capture_file: {name} {reason}")
         prompts.append(prompt)
         total += len(prompt.positions)
     return prompts, total
 
 
 def _layout(plan: CapturePlan, total: int) -> Layout:
-    points = zip(plan.points, plan.features, strict=True)
-    values = {_key(point): ArrayShape("F32", (total, width)) for point, width in points}
+    values = {
+        _key(point): ArrayShape("I32" if data_type(point) is np.int32 else "F32", (total, width))
+        for point, width in zip(plan.points, plan.features, strict=True)
+    }
     index = dict.fromkeys(("prompts", "positions", "tokens"), ArrayShape("I32", (total,)))
     return lay_out({**index, **values}, {})
 

@@ -26,7 +26,7 @@ from tampu.ml import Tensor
 from tampu.nn.points import LAYER_OUTPUTS, final_norm
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.layout import NumberedMedia
-from tampu.runner.pooled import compute_rows
+from tampu.runner.pooled import compute_in_parts
 from tampu.sampling import top_logprobs
 
 CapturePrompt: TypeAlias = str | Sequence[int | NumberedMedia | PreparedMedia | Message]
@@ -64,6 +64,7 @@ class CapturingModel(NativeModel):
         positions: Sequence[int] | None = None,
         lora: Lora = NO_LORA,
         steering: GivenSteering = (),
+        heads: int | Sequence[int] | None = None,
     ) -> Captured:
         """Return values inside the model while it reads a prompt; nothing is generated.
 
@@ -75,13 +76,15 @@ class CapturingModel(NativeModel):
             positions: of tokens, those below 0 from the end; None: all.
             lora: loaded adapters, as for `generate`.
             steering: changes of values, which are captured changed; as for `generate`.
+            heads: from 0, whose "attentions" are returned; None: all.
 
         Raises:
-            RequestError: naming a point, a layer or a position that is not there.
+            RequestError: naming a point, a layer, a position or a head that is not there.
             OutOfMemoryError: if the values do not fit into memory.
             ContextLengthError: for a prompt longer than the context.
         """
-        options, changes = _options(points, layers, positions), steering_of(steering)
+        options = _options(points, layers, positions, heads)
+        changes = steering_of(steering)
         request = Capture(self._given(prompt), options, lora=dict(lora), steering=changes)
         return self.ask(request).captured()
 
@@ -146,10 +149,11 @@ class CapturingModel(NativeModel):
 
         tokens = np.zeros((len(every), len(found.positions), top), np.int32)
         logprobs = np.zeros(tokens.shape, np.float32)
-        for place, rows in enumerate(every.values()):
-            for row, logits in enumerate(compute_rows(graphs.backend, head, rows)):
-                best = top_logprobs(logits, 0, top)[1]
-                tokens[place, row], logprobs[place, row] = zip(*best, strict=True)
+        together = np.concatenate([*every.values()])
+        parts = compute_in_parts(graphs.backend, head, together)
+        for row, logits in enumerate(each for part in parts for each in part):
+            place = divmod(row, len(found.positions))
+            tokens[place], logprobs[place] = zip(*top_logprobs(logits, 0, top)[1], strict=True)
         return LogitLens(tuple(every), found.positions, tokens, logprobs)
 
     @checked
@@ -201,12 +205,20 @@ class CapturingModel(NativeModel):
 
 
 def _options(
-    points: str | Sequence[str], layers: int | Sequence[int] | None, positions: Sequence[int] | None
+    points: str | Sequence[str],
+    layers: int | Sequence[int] | None,
+    positions: Sequence[int] | None,
+    heads: int | Sequence[int] | None = None,
 ) -> CaptureOptions:
-    if isinstance(layers, int | np.integer):
-        layers = (int(layers),)
     return CaptureOptions(
         points=(points,) if isinstance(points, str) else tuple(points),
-        layers=None if layers is None else tuple(map(int, layers)),
-        positions=None if positions is None else tuple(map(int, positions)),
+        layers=_numbers(layers),
+        positions=_numbers(positions),
+        heads=_numbers(heads),
     )
+
+
+def _numbers(given: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    return (int(given),) if isinstance(given, int | np.integer) else tuple(map(int, given))

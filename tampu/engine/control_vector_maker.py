@@ -16,7 +16,7 @@ from tampu.engine.native import NativeModel
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import RequestError
 from tampu.nn.points import LAYER_OUTPUTS, Point
-from tampu.runner.capture import Positions, Rows
+from tampu.runner.capture import Positions, Values
 from tampu.runner.sequence import Sink
 
 Method: TypeAlias = Literal["pca", "mean"]
@@ -72,7 +72,7 @@ def _mean_outputs(
     sums = {point: np.zeros((len(requests), width)) for point, width in points}
 
     def computed(index: int, sink: Sink) -> RequestHandle:
-        def take(_: Positions, values: Mapping[Point, Rows]) -> None:
+        def take(_: Positions, values: Mapping[Point, Values]) -> None:
             for point, rows in values.items():
                 sums[point][index] += rows.sum(axis=0, dtype=np.float64)
 

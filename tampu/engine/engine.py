@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests
 from tampu.engine.backend import ReplySink, Running
+from tampu.engine.captures import Captured, CapturedEmbeddings
 from tampu.engine.capturing import CapturingModel
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
 from tampu.engine.draft_loader import load_with_draft
@@ -55,6 +56,7 @@ from tampu.engine.steering import GivenSteering, steering_of
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
 from tampu.ml.vectors import UNIT
+from tampu.runner.capture_options import capture_options
 from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import NumberedMedia
 from tampu.runner.sequence import Sink
@@ -446,6 +448,32 @@ class Engine(CapturingModel, AsyncRequests):
         require_finite(float(found.max()) if found.size else 0.0)
         return found
 
+    @overload
+    def embed(
+        self,
+        texts: str | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        prompt: str | None = None,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
+        capture: None = None,
+    ) -> npt.NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self,
+        texts: str | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        prompt: str | None = None,
+        late_chunking: bool = False,
+        lora: Lora = NO_LORA,
+        steering: GivenSteering = (),
+        capture: Mapping[str, Any],
+    ) -> CapturedEmbeddings: ...
+
     @checked
     def embed(
         self,
@@ -456,7 +484,8 @@ class Engine(CapturingModel, AsyncRequests):
         late_chunking: bool = False,
         lora: Lora = NO_LORA,
         steering: GivenSteering = (),
-    ) -> npt.NDArray[np.float32]:
+        capture: Mapping[str, Any] | None = None,
+    ) -> npt.NDArray[np.float32] | CapturedEmbeddings:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
         They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
@@ -464,8 +493,8 @@ class Engine(CapturingModel, AsyncRequests):
         have any length. `prompt` names the model's prompt that is put before each text, such as
         "query"; else it is the file's default, and with "" none. With `late_chunking`
         (arXiv:2409.04701) the texts are computed as one, and
-        each is the mean of its own tokens. `lora` and `steering` are as for `generate`. Raises as
-        `logits`.
+        each is the mean of its own tokens. `lora` and `steering` are as for `generate`. With
+        `capture`, as there, the vectors come with the values of each text. Raises as `logits`.
         """
         given = [texts] if isinstance(texts, str) else texts
         request = Embed(
@@ -476,8 +505,13 @@ class Engine(CapturingModel, AsyncRequests):
             norm=UNIT if normalize else -1,
             lora=dict(lora),
             steering=steering_of(steering),
+            capture=None if capture is None else capture_options(capture),
         )
-        return self.ask(request).array().copy()
+        found = self.ask(request)
+        vectors = found.array().copy()
+        if capture is None:
+            return vectors
+        return CapturedEmbeddings(vectors, tuple(map(Captured.decoded, found.captured)))
 
     @checked
     def embed_hybrid(

@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from tampu.chat.media import Item, PreparedMedia
 from tampu.engine.adapters import Adapters
-from tampu.engine.captures import CapturePlan, CaptureStore, plan_capture
+from tampu.engine.captures import CapturePlan, CaptureStore, check_states, plan_capture
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.request_builder import known_tokens
 from tampu.engine.steering import plan_steering
 from tampu.errors import ContextLengthError, RequestError
-from tampu.nn.points import Point
-from tampu.runner.capture import SequenceCapture
+from tampu.nn.points import HIDDEN_STATES, Point
+from tampu.runner.capture import SequenceCapture, media_points
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.generate_options import GenerateOptions
-from tampu.runner.layout import Inputs, NumberedMedia, as_one_group, lay_out
+from tampu.runner.layout import Inputs, NumberedMedia, PlacedMedia, as_one_group, lay_out
 from tampu.runner.loop import EngineLoop
 from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
@@ -85,10 +85,12 @@ class InputProcessor:
         if options.capture:
             length = len(inputs.tokens)
             most = self._context if options.max_tokens is None else length + options.max_tokens
-            plan = self.plan_capture(options.capture, length, min(most, self._context))
+            media = inputs.layout.media
+            plan = self.plan_capture(options.capture, length, min(most, self._context), media)
             plan.check_memory()
             store = CaptureStore(plan)
             sequence.capture, sequence.sink = store.capture, store.sink(sink)
+            check_states(sequence.capture, inputs.layout)
         sequence.dropped = dropped
         sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:
@@ -142,11 +144,25 @@ class InputProcessor:
             raise RequestError(f"{outputs} outputs of {len(inputs.tokens)} tokens")
         sequence = self._sequence(inputs, options, sink, is_private=collector.last is None)
         sequence.collector, sequence.capture = collector, capture
+        if capture is not None:
+            check_states(capture, inputs.layout)
         return self._begin(sequence)
 
-    def plan_capture(self, options: CaptureOptions, prompt: int, most: int) -> CapturePlan:
-        """Return what a request captures; see `captures.plan_capture`."""
-        return plan_capture(options, self._points, prompt, most)
+    def plan_capture(
+        self,
+        options: CaptureOptions,
+        prompt: int,
+        most: int,
+        media: Sequence[PlacedMedia | NumberedMedia],
+    ) -> CapturePlan:
+        """Return what a request captures; see `captures.plan_capture`.
+
+        `media` are the pictures and sounds of its prompt.
+        """
+        width = self._points[Point(HIDDEN_STATES, 0)]
+        rows = dict(zip(media_points(media), (each.item.rows for each in media), strict=True))
+        known = {**self._points, **dict.fromkeys(rows, width)}
+        return plan_capture(options, known, prompt, most, rows)
 
     def check_generates(self) -> None:
         """Check that the model predicts tokens.

@@ -10,7 +10,7 @@ import numpy as np
 from tampu.engine.control_vector import ControlVector
 from tampu.engine.points import find_points
 from tampu.errors import RequestError
-from tampu.nn.points import Point
+from tampu.nn.points import ONLY_SEEN, Point
 from tampu.runner.steering import SequenceSteering, SteeringMap
 from tampu.runner.steering_options import Steering
 
@@ -18,7 +18,9 @@ GivenSteering: TypeAlias = Steering | ControlVector | Sequence[Steering | Contro
 """One change, or several in their order; a control vector is added with a strength of 1."""
 
 MAX_DIRECTIONS = 64
-"""That are removed at one point, at most: each is computed for every row of the batch."""
+"""The largest number of directions that can be removed at one point.
+
+Each of them is computed for every row of the batch."""
 
 
 def steering_of(given: object) -> tuple[Steering, ...]:
@@ -55,6 +57,7 @@ def plan_steering(given: Iterable[Steering], known: Mapping[Point, int]) -> Sequ
             width, too many directions at one point, or numbers beyond F32.
     """
     maps: dict[Point, SteeringMap] = {}
+    known = {point: width for point, width in known.items() if point.name not in ONLY_SEEN}
     for change in given:
         for point in find_points("steering", change.point, change.layers, known):
             before = maps.get(point) or SteeringMap.identity(known[point])

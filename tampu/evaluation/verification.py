@@ -22,8 +22,8 @@ DEFAULT_LIMIT = 0.01
 _MAX_TOKENS = 256
 # The parts of a layer in the order in which it computes them.
 _ORDER = (
-    "hidden_states", "attention_outputs", "mixer_outputs", "router_logits", "mlp_outputs",
-    "layer_outputs",
+    "hidden_states", "attentions", "attention_outputs", "mixer_outputs", "router_logits",
+    "mlp_outputs", "layer_outputs",
 )  # fmt: skip
 
 
@@ -184,10 +184,18 @@ def _error(name: str, rows: Rows, wanted: Rows) -> PartError:
 def _values(model: Native, tokens: Sequence[int]) -> dict[tuple[int, int], Rows]:
     """Return the values of all points, by the layer and the place in `_ORDER`."""
     has = model.engine.runner.call(model.engine.model.graphs.find_points)
-    names = sorted({point.name for point in has})
+    names = sorted({point.name for point in has} & {*_ORDER})
     captured = model.engine.capture([*tokens], names)
     return {
-        (layer, _ORDER.index(name)): rows
+        (layer, _ORDER.index(name)): _by_token(rows)
         for name in names
         for layer, rows in captured[name].items()
     }
+
+
+def _by_token(values: Rows) -> Rows:
+    """Return values with a row for each token; attention weights are (heads, tokens, keys)."""
+    if values.ndim == 2:
+        return values
+    rows: Rows = values.swapaxes(0, 1).reshape(values.shape[1], -1)
+    return rows

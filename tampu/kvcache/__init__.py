@@ -16,6 +16,7 @@ from tampu.kvcache.groups import attention_group as attention_group
 from tampu.kvcache.manager import KVCacheManager as KVCacheManager
 from tampu.kvcache.masks import CellRange as CellRange
 from tampu.kvcache.masks import Segment as Segment
+from tampu.kvcache.seen import SeenTokens as SeenTokens
 from tampu.kvcache.snapshot import CacheSnapshot as CacheSnapshot
 from tampu.kvcache.snapshot import take_snapshot as take_snapshot
 from tampu.kvcache.spec import KVCacheSpec as KVCacheSpec

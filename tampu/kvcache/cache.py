@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tampu.errors import ShapeError, TampuError
@@ -11,9 +11,17 @@ from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes,
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import Segment
 from tampu.kvcache.recurrent import StateStorage
+from tampu.kvcache.seen import (
+    SeenCells,
+    SeenLayer,
+    SeenStates,
+    SeenTokens,
+    seen_cells,
+    seen_states,
+)
 from tampu.kvcache.spec import KVCacheSpec, StateSpec, attention_spec, spec_of
 from tampu.kvcache.storage import PADDING, Arrays, CacheSize, CacheView, GroupStorage
-from tampu.ml import Backend, Context, Tensor
+from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.nn import (
     Advance,
     CachePart,
@@ -167,6 +175,82 @@ class Cache:
         owned = list(zip(self.storages, (own for own, _ in parts), strict=True))
         layers = [_layer(index, shape, owned) for index, shape in enumerate(self._shapes)]
         return CacheInGraph(layers, [tensor for _, own in parts for tensor in own])
+
+    def see(
+        self,
+        context: Context,
+        layers: Sequence[LayerCache],
+        rows: Tensor,
+        columns: int,
+        see: Mapping[int, Callable[[Tensor], None]],
+    ) -> tuple[list[LayerCache], list[Tensor]]:
+        """Have a graph compute attention weights besides.
+
+        Args:
+            context: of the graph.
+            layers: of `build`.
+            rows: I32, (n,): the tokens.
+            columns: as for `seen_cells`.
+            see: of each layer, what is given its weights F32, (heads, n, columns).
+
+        Returns:
+            The layers, and inputs in the order of `seen_arrays`.
+        """
+        found, inputs = [*layers], list[Tensor]()
+        for _, storage, own in self._seen(see):
+            cells = SeenCells.of(context, rows, columns)
+            inputs += [cells.cells, cells.mask]
+            for index in own:
+                stored = storage.layers[index]
+                found[index] = SeenLayer(layers[index], stored, cells, see[index])
+        return found, inputs
+
+    def seen_arrays(
+        self, seen: Sequence[SeenTokens], columns: int, layers: Collection[int]
+    ) -> Arrays:
+        """Return data for the inputs of `see`."""
+        found: Arrays = []
+        for group, storage, _ in self._seen(layers):
+            found += seen_cells(seen, group, storage.spec, columns)
+        return found
+
+    def see_states(
+        self,
+        context: Context,
+        layers: Sequence[LayerCache],
+        count: int,
+        see: Mapping[int, Callable[[int, Tensor], None]],
+    ) -> tuple[list[LayerCache], list[Tensor]]:
+        """Have a graph return states besides; see `SeenStates`.
+
+        Returns:
+            The layers, and an input for the data of `seen_state_arrays`.
+        """
+        found, inputs = [*layers], list[Tensor]()
+        for storage in self.storages:
+            if isinstance(storage, StateStorage):
+                inputs.append(context.input("seen_states", (count,), GGMLType.I32))
+                for index in storage.layers.keys() & see.keys():
+                    states, shape = storage.layers[index], storage.shapes[index]
+                    layer = layers[index]
+                    found[index] = SeenStates(layer, states, shape, inputs[-1], see[index])
+        return found, inputs
+
+    def seen_state_arrays(self, seen: Sequence[SeenTokens]) -> Arrays:
+        """Return data for the inputs of `see_states`."""
+        return [
+            seen_states(seen, group)
+            for group, storage in enumerate(self.storages)
+            if isinstance(storage, StateStorage)
+        ]
+
+    def _seen(self, layers: Collection[int]) -> Iterator[tuple[int, KVStorage, list[int]]]:
+        """Yield the groups that have any of these layers, and which."""
+        for group, storage in enumerate(self.storages):
+            if isinstance(storage, KVStorage):
+                own = [index for index in storage.layers if index in layers]
+                if own:
+                    yield group, storage, own
 
     def stored_layers(self, group: int) -> Iterator[tuple[int, StoredLayer]]:
         """Yield the index and the storage of each layer of a group that stores keys."""

@@ -76,7 +76,13 @@ class KVTypes:
 
 
 class KVStorage:
-    """Keys and values of the layers of one group: a row per token."""
+    """Keys and values of the layers of one group: a row per token.
+
+    Attributes:
+        spec: of the group.
+        cells: rows of each layer.
+        layers: their storages, by index.
+    """
 
     def __init__(
         self,
@@ -95,12 +101,12 @@ class KVStorage:
         self.spec = spec
         self.cells = cells
         self._attention = types.attention
-        self._layers: dict[int, StoredLayer] = {}
+        self.layers: dict[int, StoredLayer] = {}
         for index, shape in layers.items():
             if shape.shared_layer is None:
-                self._layers[index] = _allocated(context, index, shape, cells, types)
+                self.layers[index] = _allocated(context, index, shape, cells, types)
             else:
-                self._layers[index] = _shared(self._layers, index, shape)
+                self.layers[index] = _shared(self.layers, index, shape)
         is_transposed = types.attention.is_transposed
         widths = [layer.widths[1] for layer in layers.values()] if is_transposed else []
         self._scattered = [width for width in dict.fromkeys(widths) if width]
@@ -170,7 +176,7 @@ class KVStorage:
                 self._attention,
                 table,
             )
-            for index, layer in self._layers.items()
+            for index, layer in self.layers.items()
         }
         read = [] if table is None else [table.cells, table.sequences]
         return layers, [rows, *refs.values(), *read, mask]
@@ -195,7 +201,7 @@ class KVStorage:
 
     def stored_layers(self) -> Iterator[tuple[int, StoredLayer]]:
         """Yield the index and the storage of each layer that has its own."""
-        yield from (each for each in self._layers.items() if not each[1].is_shared)
+        yield from (each for each in self.layers.items() if not each[1].is_shared)
 
     def row_tensors(self) -> list[tuple[Tensor, bool]]:
         """Return the keys and values of all layers, and whether their rows are columns."""

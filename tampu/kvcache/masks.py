@@ -100,7 +100,7 @@ def cells_by_position(
         begin = first_read(segment, group, spec)
         own[first - begin : segment.end - begin] = cells
         position_of_cell = np.where(own == NO_CELL, _OTHER, np.arange(begin, begin + read.length))
-        masks.append(_visible(segment, spec, position_of_cell.astype(np.int32)))
+        masks.append(visible_mask(segment, spec, position_of_cell.astype(np.int32)))
     lengths = [segment.end - segment.start for segment in segments]
     sequences = np.repeat(np.arange(len(segments), dtype=np.int32), lengths)
     return table, sequences[:, None], masks[0] if len(masks) == 1 else np.concatenate(masks)
@@ -115,10 +115,12 @@ def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: C
     first, cells = segment.visible(group, spec)
     position_of_cell = np.full(cell_range.length, _OTHER, np.int32)
     position_of_cell[cells - cell_range.start] = np.arange(first, segment.end, dtype=np.int32)
-    return _visible(segment, spec, position_of_cell)
+    return visible_mask(segment, spec, position_of_cell)
 
 
-def _visible(segment: Segment, spec: KVCacheSpec, position_of_cell: npt.NDArray[np.int32]) -> Mask:
+def visible_mask(
+    segment: Segment, spec: KVCacheSpec, position_of_cell: npt.NDArray[np.int32]
+) -> Mask:
     """Return the mask (tokens, cells) of a segment, over cells that have these positions."""
     positions = np.arange(segment.start, segment.end, dtype=np.int32)
     last = positions.copy()

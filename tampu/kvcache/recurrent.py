@@ -53,6 +53,8 @@ class StateStorage:
     Attributes:
         spec: of the layers.
         cells: rows of each layer except the last.
+        layers: the states of each, F32, (rows, features).
+        shapes: of these states.
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
@@ -66,8 +68,8 @@ class StateStorage:
         self.cells = size.states(features)
         self._grid = size.grid(features)
         self._slots = size.slots
-        self._shapes = layers
-        self._layers = {
+        self.shapes = layers
+        self.layers = {
             index: tuple(
                 context.layer(index).zeros((self.cells + 1, math.prod(each)), GGMLType.F32)
                 for each in shape.shapes
@@ -124,14 +126,14 @@ class StateStorage:
             for part in view
         ]
         layers = {
-            index: StateLayer(context, states, self._shapes[index], view, rows)
-            for index, states in self._layers.items()
+            index: StateLayer(context, states, self.shapes[index], view, rows)
+            for index, states in self.layers.items()
         }
         return layers, [tensor for each in rows for tensor in each]
 
     def row_tensors(self) -> list[tuple[Tensor, bool]]:
         """Return the states of all layers, a row each."""
-        return [(each, False) for states in self._layers.values() for each in states]
+        return [(each, False) for states in self.layers.values() for each in states]
 
     def _planned(self, segments: Sequence[Segment], group: int) -> list[_Planned]:
         planned: list[_Planned] = []

@@ -131,12 +131,15 @@ class Backend:
     def reserve(self, context: Context) -> None:
         """Allocate the memory that computing this graph takes, and keep it for all later graphs.
 
+        It is done once for a graph, unless a larger one came since.
+
         Raises:
             OutOfMemoryError: if it cannot be allocated.
         """
         self._check_open()
-        with self._submitting:
-            self._thread.submit(self._allocator.plan, context).result()
+        if not self._allocator.has_memory(context):
+            with self._submitting:
+                self._thread.submit(self._allocator.plan, context).result()
 
     @property
     def graph_bytes(self) -> int:

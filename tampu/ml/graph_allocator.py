@@ -72,9 +72,13 @@ class GraphAllocator:
             return len(plan.parts)
         return int(gg.ggml_backend_sched_get_n_splits(self.scheduler))
 
+    def has_memory(self, context: Context) -> bool:
+        """Return whether a graph has memory in the buffers that there are now."""
+        return context.plan == self._buffers
+
     def is_planned(self, context: Context) -> bool:
         """Return whether a graph has a split plan in the buffers that there are now."""
-        return context.split_plan is not None and context.plan == self._buffers
+        return context.split_plan is not None and self.has_memory(context)
 
     def attach(self, detector: NaNDetector) -> None:
         """Check everything that is computed from now on."""

@@ -185,7 +185,12 @@ class Tensor:
         return found
 
     def with_full_precision(self) -> Tensor:
-        """Ask for 32-bit accumulation in the product that made this tensor."""
+        """Ask for 32-bit accumulation in the product that made this tensor.
+
+        Those of deterministic graphs have it: CPUs compute them, and no other device.
+        """
+        if self._context().is_deterministic:
+            return self
         require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "not a product", self)
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self

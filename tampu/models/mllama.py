@@ -101,11 +101,10 @@ class Mllama(nn.Decoder):
     pads_logits: ClassVar[bool] = True
     options: Options
 
-    def cache_shapes(self) -> list[nn.LayerShape]:
+    def cache_shapes(self) -> list[nn.CacheShape]:
         """Return the shapes of the layers that attend to the text; the others have no cache."""
-        o = self.options
-        count = sum(isinstance(layer, SelfLayer) for layer in self.layers)
-        return [nn.LayerShape(o.kv_heads, o.head_dim)] * count
+        shape = nn.LayerShape(self.options.kv_heads, self.options.head_dim)
+        return [shape if isinstance(layer, SelfLayer) else () for layer in self.layers]
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         """Return the layers that attend to the text."""
@@ -115,12 +114,11 @@ class Mllama(nn.Decoder):
         return [partial(layer, rotate=rotate, o=o) for layer in text]
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
-        o, text, index = self.options, zip(self.steps(batch), caches, strict=True), 0
+        o, text, index = self.options, iter(self.steps(batch)), 0
         x = batch.place(self.embed(batch.tokens))
-        for layer in self.layers:
+        for layer, cache in zip(self.layers, caches, strict=True):
             if isinstance(layer, SelfLayer):
-                step, cache = next(text)
-                x = step(x, cache, rows=None)
+                x = next(text)(x, cache, rows=None)
                 continue
             if batch.cross_attention:
                 x = layer(x, batch.cross_attention, index, o.shape, batch.context)

@@ -18,6 +18,7 @@ from tampu.nn.attention import soft_cap as soft_cap
 from tampu.nn.cache import Advance as Advance
 from tampu.nn.cache import History as History
 from tampu.nn.cache import LayerCache as LayerCache
+from tampu.nn.cache import SeenWeights as SeenWeights
 from tampu.nn.cache import States as States
 from tampu.nn.cache import Tensors as Tensors
 from tampu.nn.convolution import Conv1d as Conv1d

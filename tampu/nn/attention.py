@@ -55,6 +55,11 @@ def attention(
     """
     tokens = q.shape[0]
     history = cache.update(k, v)
+    softmax = _Softmax(scale, cap, sinks, max_bias)
+    if history.seen:
+        seen = history.seen
+        chosen = q.reshape(tokens, -1).rows(seen.rows).reshape(-1, *q.shape[1:])
+        seen.see(softmax(chosen.transpose(1, 0, 2), seen.keys, seen.mask))
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)
@@ -73,12 +78,29 @@ def attention(
             table=_table(history, rows),
         )
     else:
-        scores = queries.linear(history.keys).with_full_precision()
-        if cap is not None:
-            scores, scale = soft_cap(scores * scale, cap), 1.0
-        weights = scores.softmax(_mask(history, rows), scale, sinks, max_bias=max_bias)
+        weights = softmax(queries, history.keys, _mask(history, rows))
         mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
     return mixed.reshape(tokens, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Softmax:
+    """What makes weights of queries and keys; see the arguments of `attention`."""
+
+    scale: float
+    cap: float | None
+    sinks: Tensor | None
+    max_bias: float
+
+    def __call__(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """Return the weights (heads, tokens, history).
+
+        `queries` are (heads, tokens, head_dim), `keys` (kv_heads, history, head_dim).
+        """
+        scores, scale = queries.linear(keys).with_full_precision(), self.scale
+        if self.cap is not None:
+            scores, scale = soft_cap(scores * scale, self.cap), 1.0
+        return scores.softmax(mask, scale, self.sinks, max_bias=self.max_bias)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

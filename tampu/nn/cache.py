@@ -24,6 +24,23 @@ the one after the last tokens, and returns the outputs (sequences, tokens, featu
 
 
 @dataclass(frozen=True, slots=True)
+class SeenWeights:
+    """What attention weights of some tokens are computed of, besides attention itself.
+
+    Attributes:
+        rows: I32, (n,): the tokens, by their rows in the batch.
+        keys: F32, (kv_heads, columns, head_dim): of their sequences.
+        mask: F16, (n, columns), with the values of that of `History`.
+        see: is given the weights F32, (heads, n, columns).
+    """
+
+    rows: Tensor
+    keys: Tensor
+    mask: Tensor
+    see: Callable[[Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """All that a batch may attend to in one layer.
 
@@ -36,6 +53,7 @@ class History:
         use_flash: whether to take ggml's fused operation.
         table: where the key and the value at each position are; None: the history is in the order
             of the cache.
+        seen: the tokens whose attention weights are computed besides; None: there are none.
     """
 
     keys: Tensor
@@ -44,6 +62,7 @@ class History:
     is_transposed: bool
     use_flash: bool
     table: CellTable | None = None
+    seen: SeenWeights | None = None
 
 
 class LayerCache(Protocol):

@@ -6,23 +6,30 @@
     mixer_outputs      the same of a recurrent part: Mamba, delta nets, short convolutions
     mlp_outputs        the same of the feed-forward part, or of the experts
     router_logits      the router's scores of all experts, before softmax or sigmoid
+    router_indices     the experts that the router chose
+    attentions         attention weights: of each query its softmax over the keys
+    conv_states        what a recurrent part keeps of its last inputs, after a token
+    recurrent_states   the rest of its state after a token
+    image_hidden_states  what the projector returns for picture i of a prompt
+    audio_hidden_states  the same for a piece of a sound
 
 Every layer and every part of it is a module, so an architecture's file has no line for this: a hook
 at the module sees the value where it leaves one part for the next. Which part is which follows from
-the standard name of its last weight in the file.
+the standard name of its last weight in the file. Attention weights and states are seen where layers
+meet the cache, because no module returns them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tampu.ml import Tensor
-from tampu.nn.experts import ExpertLinear
+from tampu.nn.experts import ExpertLinear, Router
 from tampu.nn.linear import Linear
-from tampu.nn.model import Model
+from tampu.nn.model import CacheShape, LayerShape, Model, cache_parts
 from tampu.nn.module import Hook, Module
 from tampu.nn.norm import LayerNorm, RMSNorm, UnscaledLayerNorm
 
@@ -38,9 +45,26 @@ _LAST_WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 _ROUTER = "ffn_gate_inp"
 ROUTER_LOGITS = "router_logits"
+ROUTER_INDICES = "router_indices"
+ATTENTIONS = "attentions"
+STATES = ("conv_states", "recurrent_states")
+"""The points of the states of a layer, in the order of its `StateShape`."""
+IN_CACHE = frozenset({ATTENTIONS, *STATES})
+"""The names of points that layers have at their caches."""
 
-NAMES = (HIDDEN_STATES, LAYER_OUTPUTS, *_LAST_WEIGHTS, ROUTER_LOGITS)
+IMAGES = "image_hidden_states"
+SOUNDS = "audio_hidden_states"
+MEDIA = frozenset({IMAGES, SOUNDS})
+"""The names of points that pictures and sounds have, not layers: encoders compute these values."""
+
+NAMES = (
+    HIDDEN_STATES, LAYER_OUTPUTS, *_LAST_WEIGHTS, ROUTER_LOGITS, ROUTER_INDICES, ATTENTIONS,
+    *STATES, IMAGES, SOUNDS,
+)  # fmt: skip
 """Of all points."""
+
+ONLY_SEEN = frozenset({ROUTER_INDICES, *IN_CACHE, *MEDIA})
+"""The names of points whose values can be seen and not changed."""
 
 
 class Point(NamedTuple):
@@ -48,7 +72,7 @@ class Point(NamedTuple):
 
     Attributes:
         name: of its kind, in `NAMES`.
-        layer: from 0.
+        layer: from 0; of a picture or a piece of a sound, its number in the prompt.
     """
 
     name: str
@@ -82,6 +106,7 @@ class ModelPoints:
             *(Point(name, i) for name in (HIDDEN_STATES, LAYER_OUTPUTS) for i in range(len(found))),
             last,
             *self._parts,
+            *_in_cache(model.cache_shapes()[: len(found)]),
         ]
         self.layers: Mapping[str, tuple[int, ...]] = {
             name: tuple(point.layer for point in every if point.name == name) for name in NAMES
@@ -94,14 +119,15 @@ class ModelPoints:
 
     @contextmanager
     def seen(self, points: Iterable[Point], see: See) -> Iterator[None]:
-        """Have a function see the values at points, in what is built meanwhile, except at `last`.
+        """Have a function see the values at points, in what is built meanwhile.
 
-        The values of a batch are those of all its tokens if its outputs are.
+        Those at `last` and in the cache are seen elsewhere. The values of a batch are those of all
+        its tokens if its outputs are.
         """
         hooks: dict[int, tuple[Module, list[Point], list[Point]]] = {}
         for point in points:
             is_input = point.name == HIDDEN_STATES
-            if is_input and point.layer == len(self._layers):
+            if point == self.last or point.name in IN_CACHE:
                 continue
             module = self._parts.get(point) or self._layers[point.layer]
             _, inputs, outputs = hooks.setdefault(id(module), (module, [], []))
@@ -123,7 +149,19 @@ def final_norm(model: Model, x: Tensor) -> Tensor:
     return x
 
 
-def _all(points: list[Point], see: See) -> Callable[[Tensor], Tensor]:
+def _in_cache(shapes: Sequence[CacheShape]) -> Iterator[Point]:
+    """Yield the points of layers with these caches."""
+    for index, shape in enumerate(shapes):
+        for part in cache_parts(shape):
+            if isinstance(part, LayerShape):
+                yield Point(ATTENTIONS, index)
+            else:
+                yield from (
+                    Point(name, index) for name, _ in zip(STATES, part.shapes, strict=False)
+                )
+
+
+def _all(points: list[Point], see: See) -> Callable[[Any], Any]:
     """Return a function that has all of these points seen."""
 
     def seen(value: Tensor) -> Tensor:
@@ -131,7 +169,11 @@ def _all(points: list[Point], see: See) -> Callable[[Tensor], Tensor]:
             value = see(point, value)
         return value
 
-    return seen
+    def seen_choice(value: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return seen(value[0]), value[1]
+
+    is_choice = any(point.name == ROUTER_INDICES for point in points)
+    return seen_choice if is_choice else seen
 
 
 def _layers(model: Model) -> list[Module]:
@@ -151,12 +193,14 @@ def _parts(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
 
 
 def _candidates(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
-    """Yield each module in another that has the last weight of a part, and the routers."""
+    """Yield each module in another that has the last weight of a part, and routers."""
     for each in vars(module).values():
         if not isinstance(each, Module):
             continue
         if isinstance(each, Linear) and each.weight.name == f"{prefix}{_ROUTER}.weight":
             yield ROUTER_LOGITS, each
+        if isinstance(each, Router):
+            yield ROUTER_INDICES, each
         last = next((name for name in _LAST_WEIGHTS if _ends_with(each, prefix, name)), None)
         if last:
             yield last, each

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Segment
+from tampu.nn.points import Point
 from tampu.runner.adapters import token_adapters
-from tampu.runner.capture import CapturedRows, Positions, SequenceCapture
+from tampu.runner.capture import (
+    CapturedRows,
+    CapturingPart,
+    Rows,
+    SequenceCapture,
+    media_points,
+)
 from tampu.runner.encoder_cache import EncoderCache
+from tampu.runner.layout import PlacedMedia
 from tampu.runner.sequence import Sequence
 from tampu.runner.steering import SteeringPlanner
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
+
+_NO_ROWS: Rows = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +60,12 @@ class BatchPart:
         return self.start + self.count
 
 
-CapturingPart: TypeAlias = tuple[BatchPart, SequenceCapture, Positions]
-"""A part whose sequence captures values, and the positions of those of its tokens."""
+class CapturedMedia(NamedTuple):
+    """Rows of pictures and sounds that a sequence captures and a batch reads."""
+
+    sequence: Sequence
+    capture: SequenceCapture
+    values: Mapping[Point, Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +73,16 @@ class Plan:
     """A planned batch, with placeholders for tokens that are being sampled.
 
     Attributes:
-        parts: of each sequence.
+        parts: of the sequences.
         inputs: of its graph.
-        captures: what is captured, in the order of the rows that the graph returns.
+        captures: the parts of `inputs.captured`.
+        media: what is captured of pictures and sounds.
     """
 
     parts: list[BatchPart]
     inputs: StepInputs
-    captures: list[CapturingPart]
+    captures: list[BatchPart]
+    media: tuple[CapturedMedia, ...] = ()
 
     def fill(self, before: Plan | None = None) -> None:
         """Fill in the tokens that were unknown when it was planned.
@@ -99,12 +115,6 @@ class Plan:
             for part in self.parts
             if part.is_last and part.sequence.candidates == 1
         }
-
-    def capturing(self) -> Iterator[tuple[CapturingPart, slice]]:
-        """Yield the parts that capture values, and which of the rows that are captured."""
-        row = 0
-        for part in self.captures:
-            yield part, slice(row, row := row + len(part[2]))
 
     def follows(self, before: Plan) -> bool:
         """Return whether the device has all of its tokens, or is given them, after another one."""
@@ -149,7 +159,7 @@ def to_plan(
         for part in parts
     ]
     embeddings, embedded = _embeddings(parts, encoder_cache)
-    captures = [*_capturing(parts)]
+    captures = [*_capturing(parts, segments)]
     inputs = StepInputs(
         np.zeros(rows, np.int32),
         np.ascontiguousarray(np.concatenate(positions, axis=-1)),
@@ -161,28 +171,44 @@ def to_plan(
         _cross_attention(parts, encoder_cache),
         token_adapters([(part.sequence.variant.adapters, part.count) for part in parts]),
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
-        _captured(captures),
+        CapturedRows.of([part for _, part in captures]) if captures else None,
         steering.plan([(part.sequence.variant.steering, part.count) for part in parts]),
     )
-    return Plan(every, inputs, captures)
+    media = tuple(_captured_media(parts, encoder_cache))
+    return Plan(every, inputs, [part for part, _ in captures], media)
 
 
-def _capturing(parts: list[BatchPart]) -> Iterator[CapturingPart]:
-    for part in parts:
+def _capturing(
+    parts: list[BatchPart], segments: list[Segment]
+) -> Iterator[tuple[BatchPart, CapturingPart]]:
+    """Yield the parts that capture values, and what; a watcher may capture others of the same."""
+    for part, segment in zip(parts, segments, strict=True):
         watch = None if part.is_prefill else part.sequence.watch
         for capture in filter(None, (part.sequence.capture, watch)):
             positions = capture.wanted(part.start, part.end)
-            if len(positions):
-                yield part, capture, positions
+            if capture.points and len(positions):
+                yield part, CapturingPart(capture, positions, segment, part.row)
 
 
-def _captured(found: list[CapturingPart]) -> CapturedRows | None:
-    """Return what a batch captures; None: nothing."""
-    if not found:
-        return None
-    points = {point for _, capture, _ in found for point in capture.points}
-    rows = [positions - part.start + part.row for part, _, positions in found]
-    return CapturedRows(tuple(sorted(points)), np.concatenate(rows).astype(np.int32))
+def _captured_media(parts: list[BatchPart], encoder_cache: EncoderCache) -> Iterator[CapturedMedia]:
+    for part in parts:
+        capture, media = part.sequence.capture, part.sequence.layout.media
+        if capture is not None and capture.media:
+            values = {
+                point: _rows_read(part, placed, encoder_cache)
+                for point, placed in zip(media_points(media), media, strict=True)
+                if point in capture.media
+            }
+            yield CapturedMedia(part.sequence, capture, values)
+
+
+def _rows_read(part: BatchPart, placed: PlacedMedia, encoder_cache: EncoderCache) -> Rows:
+    """Return the rows of an embedding that a part's tokens read; layers may read all at once."""
+    if not placed.item.placeholders.is_cross:
+        rows = placed.rows(part.start, part.end)
+        return encoder_cache[placed.number][rows] if rows.start < rows.stop else _NO_ROWS
+    is_first = part.start <= placed.start < part.end
+    return encoder_cache[placed.number] if is_first else _NO_ROWS
 
 
 def _candidates(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tampu.errors import RequestError
+from tampu.settings.type_errors import convert
 
 
 class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +21,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             prompt; None: all.
         max_bytes: that the values may have; None: what fits into memory.
         field: what messages call all of this.
+        heads: numbers of heads from 0 whose attention weights are captured; None: all.
     """
 
     points: tuple[str, ...]
@@ -25,6 +29,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     positions: tuple[int, ...] | None = None
     max_bytes: int | None = None
     field: str = "capture"
+    heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check that something is captured.
@@ -32,8 +37,16 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Raises:
             RequestError: naming what is empty.
         """
-        for name, given in (("points", self.points), ("layers", self.layers)):
+        lists = (self.points, self.layers, self.positions, self.heads)
+        for name, given in zip(("points", "layers", "positions", "heads"), lists, strict=True):
             if given is not None and not given:
                 raise RequestError(f"{self.field}: {name} is empty")
-        if self.positions is not None and not self.positions:
-            raise RequestError(f"{self.field}: positions is empty")
+
+
+def capture_options(values: Mapping[str, object]) -> CaptureOptions:
+    """Return keyword values as options.
+
+    Raises:
+        RequestError: for an unknown name or a value of the wrong type.
+    """
+    return convert(dict(values), CaptureOptions, "capture")

@@ -76,13 +76,19 @@ class EngineCore:
         if job is None:
             return None
         planned_ns = time.perf_counter_ns()
+        if step := self._prepared(job):
+            self._stats.prepared(step.job, step.prepared, start_ns, planned_ns)
+        return step
+
+    def _prepared(self, job: Job) -> PreparedStep | None:
+        """Prepare a job's graph; None if that fails, which ends its requests."""
         try:
-            prepared = job.prepare(self._graphs)
+            return PreparedStep(job, job.prepare(self._graphs))
         except TampuError as error:
+            if rest := job.without_capture(error):
+                return self._prepared(rest)
             job.fail(error)
             return None
-        self._stats.prepared(job, prepared, start_ns, planned_ns)
-        return PreparedStep(job, prepared)
 
     def finish(self, step: Step) -> StepTokens | None:
         """Wait for a step and sample the next token of each sequence that gets one.

@@ -18,7 +18,8 @@ from tampu.ml.tensor import Shape
 from tampu.ml.top_k import find_top_k, with_logits, with_rows
 from tampu.nn import Batch, CrossAttentionInputs, LayerCache, MediaItem, Model
 from tampu.nn.lora import ChosenAdapters
-from tampu.nn.points import ModelPoints, Point
+from tampu.nn.points import ATTENTIONS, ModelPoints, Point
+from tampu.runner.capture import CapturedRows
 from tampu.runner.encoder_cache import EncoderChunk
 from tampu.runner.graph_points import GraphPoints
 from tampu.runner.graph_shape import GraphShape, adapter_inputs
@@ -98,8 +99,11 @@ class GraphBuilder:
             data += [step.adapters.places, step.adapters.scales, *step.adapters.of(step.outputs)]
         if step.captured is not None:
             data += [step.captured.rows, np.arange(len(step.tokens), dtype=np.int32)]
+            data += [step.captured.seen_rows] if step.captured.seen else []
         if step.steering is not None:
             data += step.steering.data(step.outputs)
+        if step.captured is not None:
+            data += self._seen_arrays(step.captured)
         return [*data, *cached.arrays]
 
     def build_encoder(self, item: MediaItem, number: int) -> Graph:
@@ -199,11 +203,13 @@ class GraphBuilder:
         inside = GraphPoints.of(context, shape)
         inputs += inside.inputs
         cache = self._cache.build(context, n, shape.views)
+        layers, seen = inside.watch(self._cache, cache.layers)
+        inputs += seen
         with self.adapters.building(*reversed(adapters)):
             if shape.drafts_from:
-                result = self._model.draft_logits(batch, cache.layers, shape.drafts_from)
+                result = self._model.draft_logits(batch, layers, shape.drafts_from)
             else:
-                result = self._hidden(batch, cache.layers, inside)
+                result = self._hidden(batch, layers, inside)
             if shape.wants_logits and not shape.drafts_from:
                 result = self._model.head(result)
             if shape.candidates:
@@ -214,6 +220,15 @@ class GraphBuilder:
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
         return Graph(context, [*inputs, *cache.inputs], result, inside.values)
+
+    def _seen_arrays(self, captured: CapturedRows) -> list[Data]:
+        layers = {point.layer for point in captured.points if point.name == ATTENTIONS}
+        found: list[Data] = []
+        if captured.seen:
+            found += self._cache.seen_arrays(captured.seen, captured.shape.columns, layers)
+        if captured.states:
+            found += self._cache.seen_state_arrays(captured.states)
+        return found
 
     def _hidden(self, batch: Batch, caches: Sequence[LayerCache], inside: GraphPoints) -> Tensor:
         """Return the final hidden states of a batch's outputs; change and capture values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -19,7 +20,8 @@ from tampu.ml.backend import Computed
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.nn import MediaItem, Model
 from tampu.nn.lora import AdapterStacks, Pair
-from tampu.nn.points import Point
+from tampu.nn.points import ATTENTIONS, Point
+from tampu.runner.capture import SeenShape
 from tampu.runner.context_shift import shift_keys
 from tampu.runner.encoder_cache import PartialEmbedding
 from tampu.runner.graph_builder import DATA_TYPES, Data, Graph, GraphBuilder
@@ -163,15 +165,21 @@ class GraphCache:
         return has_shift and not self.backend.is_deterministic
 
     def find_points(self) -> Mapping[Point, int]:
-        """Return the points at which texts can be captured, and the features of each."""
+        """Return the points at which texts can be captured, and the features of each.
+
+        Those of attention weights are the heads.
+        """
         if self._widths is None:
             views = next(self._cache.views_by_fill(1))
             every = tuple(
                 Point(name, n) for name, of in self._builder.points.layers.items() for n in of
             )
             shape = GraphShape(1, views, 1, wants_logits=False, captured=every, captured_rows=1)
-            graph = self._builder.build(shape)
-            self._widths = {point: each.shape[-1] for point, each in graph.captured.items()}
+            graph = self._builder.build(shape._replace(seen=SeenShape(1, 1, states=1)))
+            self._widths = {
+                point: each.shape[0] if point.name == ATTENTIONS else math.prod(each.shape[1:])
+                for point, each in graph.captured.items()
+            }
             graph.context.close()
         return self._widths
 
@@ -276,12 +284,18 @@ class GraphCache:
         self.backend.detect_nan()
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
-        """Prepare the graph and the data of a step; computes nothing."""
+        """Prepare the graph and the data of a step; computes nothing.
+
+        Raises:
+            OutOfMemoryError: if it captures values, and there is no memory for them.
+        """
         cached = self._cache.step(step.segments)
         built = self.counts.built
         shape = GraphShape.of(step, cached.views)
         graph = self._decoders.get(shape, lambda: self._builder.build(shape))
         data = self._builder.data(step, cached)
+        if step.captured is not None:  # all other graphs fit into what is reserved
+            self.backend.reserve(graph.context)
         return PreparedGraph(graph, data, self.counts.built > built)
 
     def prepare_encoder(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tampu.kvcache import Cache
 from tampu.ml import Context, Tensor
+from tampu.nn import LayerCache
 from tampu.nn.points import Point
 from tampu.runner.capture import GraphCapture
 from tampu.runner.graph_shape import GraphShape
@@ -32,9 +34,15 @@ class GraphPoints:
         n, steering = shape.tokens, shape.steering
         return cls(
             shape.captured,
-            GraphCapture(context, n, shape.captured_rows) if shape.captured else None,
+            GraphCapture(context, n, shape.captured_rows, shape.seen) if shape.captured else None,
             GraphSteering(context, steering, n, shape.outputs) if steering.points else None,
         )
+
+    def watch(
+        self, cache: Cache, layers: Sequence[LayerCache]
+    ) -> tuple[Sequence[LayerCache], list[Tensor]]:
+        """Return the caches of layers with which points in them are captured, and their inputs."""
+        return self.capture.watch(cache, layers, self.captured) if self.capture else (layers, [])
 
     @property
     def inputs(self) -> list[Tensor]:

@@ -8,6 +8,7 @@ from tampu.kvcache import CacheView
 from tampu.ml import Context, GGMLType
 from tampu.nn.lora import AdapterRows
 from tampu.nn.points import Point
+from tampu.runner.capture import NOTHING_SEEN, SeenShape
 from tampu.runner.steering import UNSTEERED, SteeringShape
 from tampu.runner.step_inputs import StepInputs
 
@@ -27,6 +28,7 @@ class GraphShape(NamedTuple):
         adapters: of each token, at most, chosen by requests.
         captured: the points whose values are returned besides.
         captured_rows: of how many tokens.
+        seen: what is seen in the cache besides.
         steering: the points at which values are changed.
         drafts_from: multi-token prediction computes it, with the logits of so many of the first
             tokens of the vocabulary; 0: the model does.
@@ -43,6 +45,7 @@ class GraphShape(NamedTuple):
     adapters: int = 0
     captured: tuple[Point, ...] = ()
     captured_rows: int = 0
+    seen: SeenShape = NOTHING_SEEN
     steering: SteeringShape = UNSTEERED
     drafts_from: int = 0
 
@@ -61,6 +64,7 @@ class GraphShape(NamedTuple):
             0 if step.adapters is None else step.adapters.places.shape[1],
             () if step.captured is None else step.captured.points,
             0 if step.captured is None else len(step.captured.rows),
+            NOTHING_SEEN if step.captured is None else step.captured.shape,
             UNSTEERED if step.steering is None else step.steering.tables.shape,
             step.drafts_from,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from tampu.errors import TampuError
+from tampu.errors import OutOfMemoryError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
 from tampu.runner.encoder_cache import EncoderCache
@@ -103,6 +103,27 @@ class ForwardJob:
         """End all sequences, since they share rows."""
         self.outputs.fail_all(error)
 
+    def without_capture(self, error: TampuError) -> ForwardJob | None:
+        """End the sequences that capture values, whose graph does not fit into memory.
+
+        Returns:
+            The job that computes the same tokens, whose rows other sequences may share; None if
+            the error is another one, or nothing is captured.
+        """
+        inputs = self.plan.inputs
+        if not isinstance(error, OutOfMemoryError) or inputs.captured is None:
+            return None
+        named = OutOfMemoryError(
+            "capture: there is no memory for the values of one step: capture fewer points, layers, "
+            "heads or positions"
+        )
+        for part, own in zip(self.plan.captures, inputs.captured.parts, strict=True):
+            if own.capture is part.sequence.capture:
+                self.outputs.fail(part.sequence, named)
+            part.sequence.watch = None
+        plan = replace(self.plan, inputs=replace(inputs, captured=None), captures=[])
+        return replace(self, plan=plan)
+
     def described(self) -> dict[str, object]:
         """Return the parts of the batch."""
         parts = [
@@ -175,6 +196,9 @@ class EncoderJob:
     def fail(self, error: TampuError) -> None:
         """End the sequences that contain the image or the sound."""
         self.outputs.fail_media(self.placed, error)
+
+    def without_capture(self, error: TampuError) -> None:
+        """Return None: nothing is captured."""
 
     def described(self) -> dict[str, object]:
         """Return the content's number and the embedding's size."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from typing import TypeAlias
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.ml.top_k import unpack
+from tampu.nn.points import Point
 from tampu.runner.batch import BatchPart, Plan
+from tampu.runner.capture import Positions, SequenceCapture, Values
 from tampu.runner.events import (
     Done,
     Event,
@@ -107,17 +110,27 @@ class OutputProcessor:
 
     def _hand_over(self, plan: Plan, computed: Computed) -> None:
         """Give each sequence what it captures; an error ends that one."""
+        for sequence, capture, values in plan.media:
+            self._give(sequence, capture, np.empty(0, np.int32), values)
         captured = plan.inputs.captured
         if captured is None:
             return
-        for (part, capture, positions), own in plan.capturing():
-            values = zip(captured.points, computed.outputs[1:], strict=True)
-            found = {p: rows[own].copy() for p, rows in values if p in capture.points}
-            if part.sequence.finish is None:
-                try:
-                    capture.take(positions, found)
-                except TampuError as error:
-                    self.fail(part.sequence, error)
+        every = captured.found(computed.outputs[1:])
+        for part, own, found in zip(plan.captures, captured.parts, every, strict=True):
+            self._give(part.sequence, own.capture, own.positions, found)
+
+    def _give(
+        self,
+        sequence: Sequence,
+        capture: SequenceCapture,
+        positions: Positions,
+        values: Mapping[Point, Values],
+    ) -> None:
+        if sequence.finish is None:
+            try:
+                capture.take(positions, values)
+            except TampuError as error:
+                self.fail(sequence, error)
 
     # -- one sequence ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -27,14 +27,20 @@ def compute_rows(backend: Backend, part: Callable[[Tensor], Tensor], rows: Rows)
         ShapeError: if they do not fit the part's weights.
         OutOfMemoryError: if there is no memory for the graph.
     """
-    results = []
+    return np.concatenate([*compute_in_parts(backend, part, rows)])
+
+
+def compute_in_parts(
+    backend: Backend, part: Callable[[Tensor], Tensor], rows: Rows
+) -> Iterator[Rows]:
+    """Yield the same for some rows after the other, so that not all of it is in memory at once."""
     for start in range(0, len(rows), _AT_ONCE):
         some = np.ascontiguousarray(rows[start : start + _AT_ONCE], np.float32)
         context = backend.context()
         try:
             given = context.input("rows", some.shape, GGMLType.F32)
             result = context.output(part(given))
-            results += backend.compute(context, [(given, some)], [result]).outputs
+            [computed] = backend.compute(context, [(given, some)], [result]).outputs
         finally:
             context.close()
-    return np.concatenate(results)
+        yield computed

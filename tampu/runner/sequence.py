@@ -282,9 +282,10 @@ class Sequence:
 
     @property
     def chunk(self) -> int | None:
-        """The maximum number of its prompt's tokens in a step; None: as many as fit."""
+        """The maximum number of its prompt's tokens in the next step; None: as many as fit."""
         limits = [each.chunk for each in (self.collector, self.capture) if each and each.chunk]
-        return min(limits, default=None)
+        stop = self.capture.until_state(self.computed) if self.capture else None
+        return min(limits if stop is None else [*limits, stop], default=None)
 
     @property
     def first_output(self) -> int:

@@ -33,8 +33,9 @@ class SteeringMap:
     Attributes:
         scale: multiplies them.
         bias: (features,), is added.
-        directions: (r, features): the values' parts in these directions, which have any length,
-        outputs: (r, features): multiply these rows, which are added.
+        directions: (r, features): the dot product of the values with one of these rows, of any
+            length, multiplies the same row of `outputs`.
+        outputs: (r, features): these rows, multiplied, are added.
     """
 
     scale: float

@@ -13,50 +13,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from support.capturing import KINDS, LOAD, PROMPT, loaded, points_of, require_same
 from support.engines import GREEDY, rest
-from support.tiny_hybrid import hybrid_weights, tiny_hybrid
-from support.tiny_model import write_mixture, write_tiny
+from support.tiny_model import write_mixture
 
 from tampu.engine.captures import Captured, CapturePlan, plan_capture
 from tampu.engine.engine import Engine
 from tampu.errors import OutOfMemoryError, RequestError, StoreError
+from tampu.ml.library import gg
 from tampu.nn.points import Point
 from tampu.runner.capture_options import CaptureOptions
 from tampu.runner.pooled import compute_rows
 
-PROMPT = list(range(3, 23))
-EVERY = ("hidden_states", "layer_outputs", "attention_outputs", "mlp_outputs")
-LOAD: dict[str, Any] = {
-    "context": 128, "slots": 4, "threads": 1, "batch": 32, "cache_type": "f32",
-    "flash_attention": False,
-}  # fmt: skip
+ANSWERED = ("hidden_states", "layer_outputs", "attentions")
 
 
-@pytest.fixture(scope="module", params=["attention", "hybrid"])
+@pytest.fixture(scope="module", params=KINDS)
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    path = tmp_path_factory.mktemp("captures") / "model.gguf"
-    if request.param == "attention":
-        write_tiny(path)
-    else:
-        write_tiny(path, tiny_hybrid(), weights=hybrid_weights())
-    with Engine.load(path, **LOAD) as engine:
-        engine.generate([3], max_tokens=1)  # its threads are there before the first test begins
+    with loaded(request.param, tmp_path_factory.mktemp("captures")) as engine:
         yield engine
-
-
-def points_of(engine: Engine) -> list[str]:
-    return sorted({p.name for p in engine.runner.call(engine.model.graphs.find_points)})
-
-
-def require_same(found: Captured, expected: Captured) -> None:
-    assert found.positions.tolist() == expected.positions.tolist()
-    assert {*found.points} == {*expected.points}
-    for name, layers in expected.points.items():
-        assert [*found[name]] == [*layers]
-        for layer, rows in layers.items():
-            np.testing.assert_allclose(found[name][layer], rows, rtol=1e-4, atol=1e-5)
 
 
 def test_the_last_hidden_states_give_the_logits(engine: Engine) -> None:
@@ -100,26 +77,28 @@ def test_requests_of_one_batch_capture_different_things(engine: Engine) -> None:
     wanted: list[dict[str, Any]] = [
         {"points": ("hidden_states:1",)},
         {"points": ("layer_outputs", "mlp_outputs:0"), "positions": (-1,)},
-        {"points": ("hidden_states:0", "mlp_outputs:1"), "positions": (0, 5, 21, 24)},
+        {"points": ("hidden_states:0", "attentions"), "positions": (0, 5, 21, 24), "heads": (1,)},
         {},
+        {"points": ("attentions", "mlp_outputs:1"), "heads": (0, 3)},
+        {"points": ("attentions",), "layers": (-1,), "positions": (3, -1)},
     ]
-    texts = [[*PROMPT[i:], 30 + i] for i in range(4)]
+    texts = [[*PROMPT[i:], 30 + i] for i in range(len(wanted))]
 
     def ask(number: int) -> tuple[list[int], Captured | None]:
         capture = {"capture": wanted[number]} if wanted[number] else {}
         done = engine.generate(texts[number], **GREEDY | {"max_tokens": 8}, **capture)
         return done.tokens, done.captured
 
-    alone = [ask(number) for number in range(4)]
-    barrier = threading.Barrier(4)
+    alone = [ask(number) for number in range(len(wanted))]
+    barrier = threading.Barrier(len(wanted))
 
     def together(number: int) -> tuple[list[int], Captured | None]:
         barrier.wait()
         return ask(number)
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(len(wanted)) as pool:
         for (tokens, found), (same, expected) in zip(
-            pool.map(together, range(4)), alone, strict=True
+            pool.map(together, range(len(wanted))), alone, strict=True
         ):
             assert tokens == same
             assert (found is None) is (expected is None)
@@ -129,11 +108,11 @@ def test_requests_of_one_batch_capture_different_things(engine: Engine) -> None:
 
 def test_values_of_an_answer_are_those_of_its_text_as_a_prompt(engine: Engine) -> None:
     done = engine.generate(
-        PROMPT, **GREEDY | {"max_tokens": 6, "ignore_eos": True}, capture={"points": EVERY[:2]}
+        PROMPT, **GREEDY | {"max_tokens": 6, "ignore_eos": True}, capture={"points": ANSWERED}
     )
     assert done.captured
     text = [*PROMPT, *done.tokens[:-1]]  # nothing is computed of the last token
-    require_same(done.captured, engine.capture(text, EVERY[:2]))
+    require_same(done.captured, engine.capture(text, ANSWERED))
 
 
 def test_what_is_not_captured_is_computed_as_before(engine: Engine) -> None:
@@ -168,6 +147,8 @@ def test_a_file_has_the_rows_of_all_prompts(engine: Engine, tmp_path: Path) -> N
 def test_no_file_is_left_of_a_prompt_that_is_refused(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="position 3 is outside"):
         engine.capture_file(tmp_path / "x", [PROMPT, [3, 4]], positions=[3])
+    with pytest.raises(RequestError, match="capture_file: attentions do not have a row for each"):
+        engine.capture_file(tmp_path / "x", [PROMPT], "attentions")
     with pytest.raises(StoreError, match="cannot write"):
         engine.capture_file(tmp_path / "no folder" / "x", [PROMPT])
     assert [*tmp_path.iterdir()] == []
@@ -202,6 +183,10 @@ REFUSED = [
     ({"positions": []}, "positions is empty"),
     ({"positions": [20]}, "position 20 is outside of a prompt of 20 tokens"),
     ({"positions": [-21]}, "position -21 is outside of a prompt of 20 tokens"),
+    ({"heads": []}, "heads is empty"),
+    ({"heads": 0}, "heads are those of attentions, which are not captured"),
+    ({"points": "attentions", "heads": [0, 99]}, r"no head 99: attentions:\d has heads 0 to \d"),
+    ({"points": "attentions", "heads": -1}, "there is no head -1"),
 ]
 
 
@@ -213,16 +198,74 @@ def test_what_is_not_there_is_named(engine: Engine, given: dict[str, Any], messa
 
 
 def test_router_logits_choose_the_experts(tmp_path: Path) -> None:
+    points = ["router_logits", "router_indices", "mlp_outputs"]
     with Engine.load(write_mixture(tmp_path / "model.gguf", layers=2), **LOAD) as engine:
-        found = engine.capture(PROMPT, ["router_logits", "mlp_outputs"])
-        experts = engine.info.metadata.integer("expert_count")
-        assert {rows.shape for rows in found["router_logits"].values()} == {(20, experts)}
+        found = engine.capture(PROMPT, points)
+        metadata = engine.info.metadata
+        experts, chosen = (metadata.integer(f"expert_{each}count") for each in ("", "used_"))
+        for layer, logits in found["router_logits"].items():
+            assert logits.shape == (20, experts)
+            best = np.argsort(-logits, axis=-1)[:, :chosen]
+            indices = found["router_indices"][layer]
+            assert indices.dtype == np.int32
+            assert np.array_equal(np.sort(indices), np.sort(best))
+        rows = engine.capture_file(tmp_path / "file", [PROMPT, PROMPT[:3]], points)
+        written = load_file(tmp_path / "file")["router_indices.1"]
+        assert np.array_equal(written[: len(PROMPT)], found["router_indices"][1])
+        assert (rows, written.dtype) == (23, np.int32)
 
 
 def test_a_capture_larger_than_memory_is_refused_before_it_begins() -> None:
-    plan = CapturePlan((Point("hidden_states", 0),), (1 << 20,), None, 1 << 20)
+    n = 1 << 20
+    plan = CapturePlan((Point("hidden_states", 0),), (n,), None, None, n, n, n)
     with pytest.raises(OutOfMemoryError, match=r"1048576 positions of 1 points need 13194.1 GB"):
         plan.check_memory(free=1 << 30)
+
+
+def test_a_capture_that_gets_no_memory_ends_no_other_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the others share the rows of its prompt, and are computed in the same batches."""
+    texts = [[*PROMPT, 30 + i] for i in range(4)]
+    options = GREEDY | {"max_tokens": 12, "ignore_eos": True}
+    alone = [engine.generate(text, **options).tokens for text in texts]
+    rest(engine)
+    reserve, barrier = gg.ggml_backend_sched_reserve, threading.Barrier(4)
+
+    def reserve_unless_captured(scheduler: int, graph: Any) -> bool:
+        captures = gg.ggml_graph_get_tensor(graph, b"captured_rows")
+        return not captures and reserve(scheduler, graph)
+
+    monkeypatch.setattr(gg, "ggml_backend_sched_reserve", reserve_unless_captured)
+
+    def together(number: int) -> list[int] | str:
+        barrier.wait()
+        capture = {"capture": {"points": ["hidden_states"]}} if number == 2 else {}
+        try:
+            return engine.generate(texts[number], **options, **capture).tokens
+        except OutOfMemoryError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(together, range(4))]
+    assert "capture: there is no memory for the values of one step" in found[2]
+    assert [each for each in found if isinstance(each, list)] == [*alone[:2], alone[3]]
+    monkeypatch.undo()
+    assert engine.capture(PROMPT).positions.tolist() == [*range(20)]
+    rest(engine)
+
+
+def test_embeddings_come_with_what_is_captured(engine: Engine) -> None:
+    texts = [PROMPT, PROMPT[:7], PROMPT]
+    capture: dict[str, Any] = {"points": ["hidden_states", "attentions"], "positions": [-1, 0]}
+    vectors, captured = engine.embed(texts, capture=capture)
+    np.testing.assert_allclose(vectors, engine.embed(texts), rtol=1e-4, atol=1e-6)
+    for text, found in zip(texts, captured, strict=True):
+        require_same(found, engine.capture(text, capture["points"], positions=[-1, 0]))
+    with pytest.raises(RequestError, match="capture is not supported with late_chunking"):
+        engine.embed(texts, late_chunking=True, capture=capture)
+    with pytest.raises(RequestError, match=r"capture: .*point"):
+        engine.embed(texts, capture={"point": ["hidden_states"]})
 
 
 def test_layers_that_lack_a_point_are_listed() -> None:

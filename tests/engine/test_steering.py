@@ -61,6 +61,13 @@ def states(engine: Engine, point: str, steering: GivenSteering) -> np.typing.NDA
     return engine.capture(PROMPT, point, steering=steering)[name][int(layer)]
 
 
+def test_directions_are_removed_in_deterministic_graphs_too(tmp_path: Path) -> None:
+    load = LOAD | {"deterministic": True, "flash_attention": True}
+    with Engine.load(write_tiny(tmp_path / "model.gguf"), **load) as engine:
+        found = states(engine, "layer_outputs:0", Steering.ablate("layer_outputs:0", vector(1)))
+        np.testing.assert_allclose(found @ vector(1), 0, atol=1e-4)
+
+
 def test_each_operation_does_what_it_says(engine: Engine) -> None:
     point, v = "layer_outputs:0", vector(1)
     plain, unit = states(engine, point, ()), v / np.linalg.norm(v)

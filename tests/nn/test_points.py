@@ -60,6 +60,12 @@ def test_points_are_numbered_as_in_transformers(backend: Backend, tmp_path: Path
         "mixer_outputs": (),
         "mlp_outputs": layers,
         "router_logits": (),
+        "router_indices": (),
+        "attentions": layers,
+        "conv_states": (),
+        "recurrent_states": (),
+        "image_hidden_states": (),
+        "audio_hidden_states": (),
     }
     assert points.last == Point("hidden_states", count)
     model.close()

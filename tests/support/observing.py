@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from support.checkpoints import DECODERS, ENCODERS, FAMILIES, RECIPES
 from support.laboratory import Laboratory, tokens
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[Any]
 Values: TypeAlias = dict[str, dict[int, Rows]]
 
 COMPARED = 24
@@ -24,6 +24,11 @@ _OTHERS = {"nomic_bert_moe", "jina_v2", "jina_v2_code", "neo_bert"}
 # Falcon-H1's files have the multipliers that follow these parts in the weights.
 NOT_COMPARED = {"falcon_h1": {"attention_outputs", "mixer_outputs"}}
 OBSERVED = [*DECODERS, *FAMILIES, *(name for name in ENCODERS if name not in _OTHERS)]
+
+RECURRENT = [
+    "lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe", "qwen35_seeing", "jamba", "mamba",
+    "mamba2", "nemotron_h", "nemotron_h_moe", "falcon_h1", "granitehybrid", "granitehybrid_moe",
+]  # fmt: skip
 
 _ATTENTION = ("self_attn", "self_attention", "attention", "attn", "cross_attn")
 _MIXER = ("mamba", "mixer", "linear_attn", "conv")
@@ -76,12 +81,33 @@ def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
     found: Values = {}
     experts = _experts(model)
     with ExitStack() as hooks, torch.no_grad():
+        hooks.enter_context(_eager(model))
         for index, layer in enumerate(layers_of(model)):
             for name, module, read in [*_parts(layer), *_routers(layer, experts)]:
                 keep = _keep(found, name, index, read)
                 hooks.callback(module.register_forward_hook(keep).remove)
+            for module in layer.modules():
+                keep = _keep_weights(found, index, len(text))
+                hooks.callback(module.register_forward_hook(keep).remove)
+                keep_choice = _keep_choice(found, index)
+                hooks.callback(module.register_forward_pre_hook(keep_choice).remove)
         out = model(input_ids=torch.tensor([list(text)]), output_hidden_states=True)
     found["hidden_states"] = {i: _rows(each) for i, each in enumerate(out.hidden_states)}
+    return found
+
+
+def observed_states(model: PreTrainedModel, text: Sequence[int]) -> Values:
+    """Return the states of recurrent layers after a text, as transformers' cache has them."""
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([list(text)]), use_cache=True)
+    cache = out["cache_params"] if "cache_params" in out else out["past_key_values"]
+    found: Values = {}
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, LinearAttentionCacheLayerMixin):
+            for name in ("conv_states", "recurrent_states"):
+                state = getattr(layer, name)[0]
+                if state is not None:
+                    found.setdefault(name, {})[index] = state[0].float().numpy().copy()
     return found
 
 
@@ -95,6 +121,40 @@ def _keep(found: Values, name: str, index: int, read: Read) -> Callable[[Any, An
     def hook(module: nn.Module, given: Any, result: Any) -> None:
         rows, layers = _rows(read(module, given, result)), found.setdefault(name, {})
         layers[index] = layers[index] + rows if index in layers else rows
+
+    return hook
+
+
+@contextmanager
+def _eager(model: PreTrainedModel) -> Iterator[None]:
+    """Have a model compute attention in the way that gives its weights."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _keep_weights(found: Values, index: int, length: int) -> Callable[[Any, Any, Any], None]:
+    """Return a hook that keeps a result of attention weights (1, heads, queries, keys)."""
+
+    def hook(_module: nn.Module, _given: Any, result: Any) -> None:
+        for each in result if isinstance(result, tuple) else ():
+            if isinstance(each, torch.Tensor) and each.shape[2:] == (length, length):
+                found.setdefault("attentions", {})[index] = each[0].float().numpy().copy()
+
+    return hook
+
+
+def _keep_choice(found: Values, index: int) -> Callable[[Any, Any], None]:
+    """Return a hook that keeps the experts that are handed to a module beside its input."""
+
+    def hook(module: nn.Module, given: Any) -> None:
+        choices = [each for each in given[1:2] if isinstance(each, torch.Tensor)]
+        if "Experts" in type(module).__name__ and choices and not choices[0].is_floating_point():
+            choice = choices[0].reshape(-1, choices[0].shape[-1])
+            found.setdefault("router_indices", {})[index] = choice.int().numpy().copy()
 
     return hook
 

@@ -8,9 +8,11 @@ from tampu.chat.media import Item, length
 from tampu.engine.backend import Handlers
 from tampu.engine.captures import Capture, CapturedValues, CapturePlan, CaptureStore
 from tampu.engine.completion import RequestHandle, Stream, completion
+from tampu.engine.input_processor import flat
 from tampu.engine.native import NativeModel
 from tampu.runner.capture import SequenceCapture
 from tampu.runner.events import Event
+from tampu.runner.layout import NumberedMedia
 from tampu.runner.sequence import RowCollector, Rows, Sink
 
 
@@ -34,7 +36,8 @@ def capture(model: NativeModel, request: Capture) -> CapturedValues:
 def planned(model: NativeModel, tokens: list[Item], request: Capture) -> CapturePlan:
     """Return what a request captures of a prompt."""
     count = length(tokens)
-    return model.inputs.plan_capture(request.options, count, count)
+    media = [each for each in flat(tokens) if isinstance(each, NumberedMedia)]
+    return model.inputs.plan_capture(request.options, count, count, media)
 
 
 def begin(

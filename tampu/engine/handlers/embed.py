@@ -19,6 +19,7 @@ from tampu.engine.request_builder import RequestBuilder, known_tokens
 from tampu.engine.requests import Embed, Embedded
 from tampu.engine.scoring import AT_ONCE, run_all
 from tampu.errors import ContextLengthError, RequestError
+from tampu.ml import Backend
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
 from tampu.runner.generate_options import GenerateOptions
@@ -175,7 +176,7 @@ def _capture_stores(
 
     Raises:
         RequestError: as `plan_capture`, for the size of all together too.
-        OutOfMemoryError: if one does not fit into memory.
+        OutOfMemoryError: if all of it does not fit into memory.
     """
     options = request.capture
     if options is None:
@@ -183,10 +184,12 @@ def _capture_stores(
     if request.late_chunking:
         raise RequestError(f"{options.field} is not supported with late_chunking")
     counts = [length(text) for text in texts]
-    plans = [model.inputs.plan_capture(options, count, count) for count in counts]
+    plans = [model.inputs.plan_capture(options, count, count, ()) for count in counts]
     check_size(options, plans)
+    free = Backend.available_memory()
     for plan in plans:
-        plan.check_memory()
+        plan.check_memory(free)
+        free -= plan.needed_bytes
     return [*map(CaptureStore, plans)]
 
 
