@@ -32,6 +32,9 @@ from tampu.ml.types import GGMLType
 FEW_WORDS = 256 + WORDS + len(CONTROL)
 _IMPORTANT = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
+# Tables whose rows are added: llama.cpp's converter stores them so, and llama.cpp adds no others.
+_ADDED = ("position_embd.weight", "token_types.weight")
+
 Shapes = dict[str, tuple[int, ...]]
 Value = bool | int | float | str
 
@@ -62,7 +65,8 @@ class Family:
         """Yield the tensors in the order of the file."""
         mix = QUANT_MIXES[self.mix]
         for name, shape in self.tensors.items():
-            yield _planned(name, name, shape, mix.embedding)
+            kind = GGMLType.F32 if name in _ADDED else mix.embedding
+            yield _planned(name, name, shape, kind)
         for index in range(self.layers):
             for name, shape in self.layer(index).items():
                 yield _planned(f"blk.{index}.{name}", name, shape, self._kind(name, index, mix))
@@ -81,6 +85,8 @@ class Family:
         writer.add_block_count(self.layers)
         for key, value in self.metadata.items():
             _ADD[type(value)](writer, f"{writer.arch}.{key}", value)
+        if kinds := self.tensors.get("token_types.weight"):
+            writer.add_token_type_count(kinds[0])  # llama.cpp refuses the tensor without it
         add_vocabulary(writer, self.vocabulary)
 
 

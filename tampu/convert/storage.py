@@ -31,7 +31,7 @@ _SMALL = (
     "sparse_linear.weight",
     "_norm.weight",
     ".shortconv.conv.weight",
-    ".ssm_conv1d.weight",
+    *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
     ".conv_dw.weight",
 )
 _CHUNK_ELEMENTS = 256 << 10

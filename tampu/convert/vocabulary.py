@@ -1,8 +1,8 @@
 """Converts a checkpoint's tokenizer to GGUF's `tokenizer.*` keys.
 
-The vocabulary comes from tokenizer.json, tokenizer.model or Mistral's tekken.json, special tokens
-from tokenizer_config.json and special_tokens_map.json, end-of-generation ids from
-generation_config.json.
+The vocabulary comes from tokenizer.json, tokenizer.model, Mistral's tekken.json or Kimi's
+tiktoken.model, special tokens from tokenizer_config.json and special_tokens_map.json,
+end-of-generation ids from generation_config.json.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from tampu.convert.sentencepiece import read_sentencepiece
 from tampu.convert.tekken import FILE as TEKKEN_FILE
 from tampu.convert.tekken import SETTINGS as TEKKEN_SETTINGS
 from tampu.convert.tekken import read_tekken
+from tampu.convert.tiktoken import FILE as TIKTOKEN_FILE
+from tampu.convert.tiktoken import read_tiktoken
 from tampu.convert.tokenizer_json import (
     CONTROL,
     UNKNOWN,
@@ -63,7 +65,7 @@ def tokenizer_metadata(
     settings: Mapping[str, Any] | None = tokenizer_settings(checkpoint)
     if settings is None:
         settings = TEKKEN_SETTINGS if checkpoint.json(TEKKEN_FILE) else {}
-    table = _read_token_table(checkpoint, tokenizer, refusals)
+    table = _read_token_table(checkpoint, tokenizer, settings, refusals)
     if len(table.tokens) > size:
         reason = f"{len(table.tokens)} tokens for a model with {size}"
         raise ModelFileError("tokenizer", reason)
@@ -99,7 +101,10 @@ def tokenizer_metadata(
 
 
 def _read_token_table(
-    checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, refusals: Refusals
+    checkpoint: Checkpoint,
+    tokenizer: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    refusals: Refusals,
 ) -> TokenTable:
     """Return the vocabulary; tokenizer.model is preferred to a tokenizer.json derived from it."""
     if tokenizer is not None and is_byte_level(tokenizer):
@@ -120,8 +125,11 @@ def _read_token_table(
         tekken = checkpoint.json(TEKKEN_FILE)
         if tekken is not None:
             return read_tekken(tekken)
-        reason = f"no tokenizer.json, no tokenizer.model and no {TEKKEN_FILE}"
-        raise ModelFileError(str(checkpoint.folder), reason)
+        ranks = checkpoint.text(TIKTOKEN_FILE)
+        if ranks is not None:
+            return read_tiktoken(ranks, settings.get("tokenizer_class"))
+        files = f"no tokenizer.json, tokenizer.model, {TEKKEN_FILE} or {TIKTOKEN_FILE}"
+        raise ModelFileError(str(checkpoint.folder), files)
     return read_token_table(tokenizer, refusals)
 
 

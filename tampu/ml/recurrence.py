@@ -17,6 +17,7 @@ from tampu.ml.types import GGMLType
 
 LANES = 16  # of the package's kernels
 _MAX_WIDTH = 8
+_MAX_DECAYS = 256  # features that may have a decay each in the package's kernels
 # ggml's convolution is slower than sums of whole rows, from so many tokens on, for short kernels.
 _MANY_TOKENS = 16
 _SHORT = 4
@@ -90,14 +91,16 @@ def gated_delta_rule(
 ) -> Tensor:
     """Compute tokens of some sequences one after the other (arXiv:2412.06464).
 
-    For each token and head: S ← exp(log_decay) · S, then S ← S + β (v - S k) kᵀ, and the output is
+    For each token and head: S ← S · exp(log_decay), then S ← S + β (v - S k) kᵀ, and the output is
     S q / sqrt(features). Value head h has the query and the key of head h modulo their number.
+    With a decay of each feature of the keys, the columns of S have one each (arXiv:2510.26692).
 
     Args:
         q: F32, (sequences, tokens, key_heads, features).
         k: as q, of length 1.
         v: F32, (sequences, tokens, heads, features).
-        log_decay: F32, (sequences, tokens, heads), at most 0.
+        log_decay: F32, (sequences, tokens, heads) or (sequences, tokens, heads, features), at
+            most 0.
         beta: F32, (sequences, tokens, heads).
         state: of shape (heads, features, features): values' features by keys' features. The states
             after the tokens are stored.
@@ -109,17 +112,18 @@ def gated_delta_rule(
         ShapeError: for operands that do not fit.
     """
     operands = (q, k, v, log_decay, beta)
-    ranks = [len(each.shape) for each in operands]
-    require(ranks == [4, 4, 4, 3, 3], "delta rule", *operands)
+    ranks, has_each = [len(each.shape) for each in operands], len(log_decay.shape) == 4
+    require(ranks == [4, 4, 4, 3 + has_each, 3], "delta rule", *operands)
     sequences, tokens, heads, features = v.shape
     key_heads = q.shape[2]
     fits = q.shape == k.shape == (sequences, tokens, key_heads, features) and not heads % key_heads
-    fits = fits and log_decay.shape == beta.shape == v.shape[:3]
+    fits = fits and beta.shape == v.shape[:3]
+    fits = fits and log_decay.shape == (v.shape if has_each else beta.shape)
     fits = fits and fits_states(state, sequences, (heads, features, features))
     is_known = all(each._is(SINGLE) for each in operands)
     require(fits and is_known, "delta rule", *operands, state.stored)
     kernels = state.kernels_of(q)
-    if kernels is None or features % LANES:
+    if kernels is None or features % LANES or (has_each and features > _MAX_DECAYS):
         return _gated_delta_rule(q, k, v, log_decay, beta, state)
     context = q._context()
     sources = [each.pointer for each in (*operands, state.stored, state.read, state.written)]
@@ -127,6 +131,7 @@ def gated_delta_rule(
     operation = kernels.operation("delta_rule")
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
     pointer.contents.op_params[OWN_PARAMS] = kernels.choice.deterministic
+    pointer.contents.op_params[OWN_PARAMS + 1] = has_each
     outputs = context.wrap(pointer, v.shape, GGMLType.F32)
     context.forward(outputs)  # before anything reads the rows that it writes
     return outputs
@@ -139,7 +144,7 @@ def _gated_delta_rule(
     sequences, tokens, heads, features = v.shape
     context, state = q._context(), rows.load()
     width = heads * features
-    gates = [each.reshape(sequences, tokens, heads, 1).pointer for each in (log_decay, beta)]
+    gates = [each.reshape(sequences, tokens, heads, -1).pointer for each in (log_decay, beta)]
     pointer = gg.ggml_gated_delta_net(
         context.arena, q.pointer, k.pointer, v.pointer, *gates, state.pointer, 1
     )

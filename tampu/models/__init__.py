@@ -99,6 +99,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "jamba": Architecture("tampu.models.jamba:Jamba"),
     "jina-bert-v2": Architecture("tampu.models.jina_bert_v2:JinaBertV2"),
     "jina-bert-v3": Architecture("tampu.models.nomic_bert:NomicBert"),
+    "kimi-linear": Architecture("tampu.models.kimi_linear:KimiLinear"),
     "laguna": Architecture("tampu.models.laguna:Laguna"),
     "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "lfm2moe": Architecture("tampu.models.lfm2:Lfm2"),

@@ -16,6 +16,7 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.lfm2_vision import Lfm2Vision
 
 
 def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
@@ -102,6 +103,7 @@ class Lfm2(nn.Decoder):
     output_norm: nn.RMSNorm = nn.gguf("token_embd_norm")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Lfm2Vision,)
     options: Options
 
     def cache_shapes(self) -> list[nn.CacheShape]:

@@ -6,7 +6,6 @@ one token. Source: arXiv:2510.14528.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 
 from tampu import nn
-from tampu.errors import ModelFileError
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.vision import HALF, Filter, Normalization, fit_whole, patches, places, resize
@@ -86,12 +84,12 @@ class PaddleOCRVision(nn.VisionModel):
         pixels = o.normalize(resize(image, *size, Filter.BICUBIC))
         rows, columns = size[0] // o.square, size[1] // o.square
         where = places(rows * o.merge, columns * o.merge, o.merge)
-        grid = np.array([rows, columns]) * o.merge
-        in_table = (where + 0.5) * self._side / grid - 0.5
+        grid, side = np.array([rows, columns]) * o.merge, nn.grid_side(self.position.weight)
+        in_table = (where + 0.5) * side / grid - 0.5
         arrays = {
             "patches": patches(pixels, o.patch, o.merge),
             **nn.grid_arrays(where, o.embedding // o.heads),
-            **nn.corner_arrays(np.clip(in_table, 0, self._side - 1), self._side),
+            **nn.corner_arrays(np.clip(in_table, 0, side - 1), side),
         }
         held = nn.grid_placeholders(self.tokens, rows, columns)
         return nn.MediaItem(arrays, (rows, columns), rows * columns, held)
@@ -107,13 +105,3 @@ class PaddleOCRVision(nn.VisionModel):
             y = context.pause(x)
             x = layer(y, heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu, rotate=rotate)
         return self.projector(self.norm(x, o.epsilon), o.merge**2)
-
-    @property
-    def _side(self) -> int:
-        """Places of the table's grid in a row."""
-        rows = self.position.weight.shape[0]
-        side = math.isqrt(rows)
-        if side**2 != rows:
-            reason = f"{rows} positions are not a square"
-            raise ModelFileError("tensor 'v.position_embd.weight'", reason)
-        return side

@@ -7,7 +7,6 @@ range of rows. The learned positions are those of a square grid, interpolated fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -205,26 +204,18 @@ class Qwen3VLVision(nn.VisionModel):
         if count != o.text_deepstack:
             reason = f"of {count} layers, the text model takes {o.text_deepstack} ({DEEPSTACK})"
             raise ModelFileError("tensors 'v.deepstack'", reason)
-        rows = self.position.weight.shape[0]
-        if self._side**2 != rows:
-            reason = f"{rows} positions are not a square"
-            raise ModelFileError("tensor 'v.position_embd.weight'", reason)
         features = self.projector.second.weight.shape[0]
         if features != o.text_embedding:
             reason = f"gives {features} features, the text model takes {o.text_embedding}"
             raise ModelFileError("tensor 'mm.2.weight'", reason)
 
-    @property
-    def _side(self) -> int:
-        """Places of the table's grid in a row."""
-        return math.isqrt(self.position.weight.shape[0])
-
     def _interpolation(
         self, where: npt.NDArray[np.int32], size: tuple[int, int]
     ) -> dict[str, npt.NDArray[np.generic]]:
         """Return the table's four rows around each patch, I32 (n,), and their weights (n, 1)."""
-        place = where * ((self._side - 1) / np.maximum(np.array(size) - 1, 1))
-        return nn.corner_arrays(place, self._side)
+        side = nn.grid_side(self.position.weight)
+        place = where * ((side - 1) / np.maximum(np.array(size) - 1, 1))
+        return nn.corner_arrays(place, side)
 
 
 def _columns(x: Tensor, first: int, end: int) -> Tensor:

@@ -41,6 +41,7 @@ from tampu.nn.encoder import EncoderFeedForward as EncoderFeedForward
 from tampu.nn.encoder import EncoderLayer as EncoderLayer
 from tampu.nn.encoder import GatedEncoderLayer as GatedEncoderLayer
 from tampu.nn.encoder import GeluProjector as GeluProjector
+from tampu.nn.encoder import Numbers as Numbers
 from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
 from tampu.nn.encoder import add_class as add_class
 from tampu.nn.encoder import attend as attend
@@ -48,7 +49,9 @@ from tampu.nn.encoder import axis_arrays as axis_arrays
 from tampu.nn.encoder import corner_arrays as corner_arrays
 from tampu.nn.encoder import drop_class as drop_class
 from tampu.nn.encoder import grid_arrays as grid_arrays
+from tampu.nn.encoder import grid_side as grid_side
 from tampu.nn.encoder import interpolate as interpolate
+from tampu.nn.encoder import resampling as resampling
 from tampu.nn.experts import BiasedRouter as BiasedRouter
 from tampu.nn.experts import ExpertLinear as ExpertLinear
 from tampu.nn.experts import Gating as Gating
@@ -66,6 +69,8 @@ from tampu.nn.feed_forward import GeluFeedForward as GeluFeedForward
 from tampu.nn.feed_forward import SiluFeedForward as SiluFeedForward
 from tampu.nn.feed_forward import relu as relu
 from tampu.nn.feed_forward import relu_squared as relu_squared
+from tampu.nn.kimi_delta import KimiDeltaAttention as KimiDeltaAttention
+from tampu.nn.kimi_delta import KimiDeltaHeads as KimiDeltaHeads
 from tampu.nn.latent_attention import LatentAttention as LatentAttention
 from tampu.nn.latent_attention import LatentHeads as LatentHeads
 from tampu.nn.latent_attention import move_latent as move_latent

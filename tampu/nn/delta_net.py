@@ -22,7 +22,7 @@ from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
 from tampu.nn.options import option, read_options
 
-_LENGTH_EPSILON = 1e-6  # of the lengths of queries and keys; the reference's, in none of its files
+LENGTH_EPSILON = 1e-6  # of the lengths of queries and keys; the reference's, in none of its files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class GatedDeltaNet(Module):
             (batch, tokens, heads.values, heads.features), steps, 2 * heads.keys * size
         )
         count = 1 if heads.is_tiled else heads.values // heads.keys
-        unit = repeat_heads(unit_vectors(queries_and_keys, _LENGTH_EPSILON), count)
+        unit = repeat_heads(unit_vectors(queries_and_keys, LENGTH_EPSILON), count)
         q, k = unit.split(2, axis=2)
         y = gated_delta_rule(q, k, v, log_decay, beta, state)
         return y.reshape(batch, tokens, -1)

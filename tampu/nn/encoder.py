@@ -5,6 +5,7 @@ Source: arXiv:2010.11929. Files name the same tensors in several ways: Ollama's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tampu.errors import ModelFileError
 from tampu.ml import GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.buffer_types import WeightUse
@@ -59,6 +61,7 @@ class EncoderAttention(Module):
         rotate: Activation | None = None,
         mask: Tensor | None = None,
         tiles: int = 1,
+        rest: int = 0,
         epsilon: float = 1e-6,
     ) -> Tensor:
         """Return (n, features) for x of that shape.
@@ -69,6 +72,7 @@ class EncoderAttention(Module):
             rotate: rotates queries and keys (n, heads, head_dim) by their positions.
             mask: F16, (n, n): 0 where a patch attends to another, -inf elsewhere; None: no mask.
             tiles: parts of equal length whose patches attend to their own part only.
+            rest: patches behind these parts, which attend to one another.
             epsilon: of the norms of queries and keys, if the file has them: of each head, or of
                 all heads of a patch together.
         """
@@ -77,13 +81,23 @@ class EncoderAttention(Module):
         v = _headed(self.value(x), heads, None, epsilon)
         if rotate:
             q, k = rotate(q), rotate(k)
-        if tiles == 1:
-            return self.output(attend(q, k, v, mask))
-        count, features = x.shape[0] // tiles, q.shape[1] * q.shape[2]
-        q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # tiles become heads
-        mixed = attend(q, k, v, mask)
-        split = mixed.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
-        return self.output(split.reshape(x.shape[0], features))
+        if not rest:
+            return self.output(_attend_within(q, k, v, mask, tiles))
+        lengths = [x.shape[0] - rest, rest]
+        (q, last_q), (k, last_k), (v, last_v) = (part.split(lengths, axis=0) for part in (q, k, v))
+        mixed = _attend_within(q, k, v, mask, tiles)
+        return self.output(mixed.concat(attend(last_q, last_k, last_v), 0))
+
+
+def _attend_within(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, tiles: int) -> Tensor:
+    """Return what `attend` does for each of some parts of equal length."""
+    if tiles == 1:
+        return attend(q, k, v, mask)
+    count, features = q.shape[0] // tiles, q.shape[1] * q.shape[2]
+    q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # tiles become heads
+    mixed = attend(q, k, v, mask)
+    split = mixed.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
+    return split.reshape(count * tiles, features)
 
 
 def _headed(x: Tensor, heads: int, norm: RMSNorm | None, epsilon: float) -> Tensor:
@@ -219,6 +233,19 @@ def corner_arrays(places: Numbers, side: int) -> dict[str, npt.NDArray[np.generi
     return arrays
 
 
+def grid_side(table: Tensor) -> int:
+    """Return how many places a row of a square grid has, of which a table has a row for each.
+
+    Raises:
+        ModelFileError: if its rows are not those of a square.
+    """
+    side = math.isqrt(table.shape[0])
+    if side**2 != table.shape[0]:
+        reason = f"{table.shape[0]} positions are not a square"
+        raise ModelFileError(f"tensor '{table.name}'", reason)
+    return side
+
+
 def interpolate(table: Embedding, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return x (n, features) with embeddings between the rows of a table added.
 
@@ -230,6 +257,20 @@ def interpolate(table: Embedding, inputs: Mapping[str, Tensor], x: Tensor) -> Te
     for corner in range(4):
         x = x + table(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
     return x
+
+
+def resampling(side: int, count: int) -> Numbers:
+    """Return the weights (count, side) that make `count` places of `side`: bilinear interpolation.
+
+    Fewer places are weighted means of all that they cover, as in PyTorch's `interpolate` with
+    `antialias`.
+    """
+    step = side / count
+    reach = max(step, 1.0)
+    centres = (np.arange(count)[:, None] + 0.5) * step
+    weights = np.maximum(0.0, 1 - np.abs(np.arange(side) + 0.5 - centres) / reach)
+    found: Numbers = weights / weights.sum(axis=1, keepdims=True)
+    return found
 
 
 class EncoderFeedForward(Module):
@@ -278,10 +319,11 @@ class EncoderLayer(Module):
         rotate: Activation | None = None,
         mask: Tensor | None = None,
         tiles: int = 1,
+        rest: int = 0,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the parts."""
         y = self.attention_norm(x, epsilon)
-        x = x + self.attention(y, heads, rotate=rotate, mask=mask, tiles=tiles)
+        x = x + self.attention(y, heads, rotate=rotate, mask=mask, tiles=tiles, rest=rest)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon), activate)
 
 

@@ -91,7 +91,7 @@ class LatentAttention(Module):
         x: Tensor,
         cache: LayerCache,
         heads: LatentHeads,
-        rotate: Rotation,
+        rotate: Rotation | None = None,
         *,
         attn_scale: Tensor | None = None,
     ) -> Tensor:
@@ -101,7 +101,7 @@ class LatentAttention(Module):
             x: normed.
             cache: of this layer, of the shape `heads.cache_shape`.
             heads: the shape of the attention.
-            rotate: a `Rope` with the positions bound.
+            rotate: a `Rope` with the positions bound; None: no part of a head is rotated.
             attn_scale: F32, (tokens, 1, 1): multiplies the queries.
         """
         o, tokens = heads, x.shape[0]
@@ -109,7 +109,7 @@ class LatentAttention(Module):
         content, position = q.split([o.content, o.rotated])
         # (heads, tokens, content) by (heads, rank, content)
         absorbed = content.transpose(1, 0, 2).linear(self.key).transpose(1, 0, 2)
-        q = absorbed.contiguous().concat(rotate(position), 2)
+        q = absorbed.contiguous().concat(rotate(position) if rotate else position, 2)
         q = q * attn_scale if attn_scale else q
         row = self._row(x, o, rotate)
         mixed = attention(q, row, None, cache, scale=o.scale).reshape(tokens, o.heads, o.rank)
@@ -120,11 +120,12 @@ class LatentAttention(Module):
         """Write the rows of x without attending; arguments as for a call."""
         cache.update(self._row(x, heads, rotate), None)
 
-    def _row(self, x: Tensor, heads: LatentHeads, rotate: Rotation) -> Tensor:
+    def _row(self, x: Tensor, heads: LatentHeads, rotate: Rotation | None) -> Tensor:
         """Return what the cache stores of each token: (tokens, 1, rank + rotated)."""
         latent, position = self.latent(x).split([heads.rank, heads.rotated])
         row = self.latent_norm(latent.contiguous(), EPSILON).reshape(-1, 1, heads.rank)
-        return row.concat(rotate(position.reshape(-1, 1, heads.rotated)), 2)
+        position = position.reshape(-1, 1, heads.rotated)
+        return row.concat(rotate(position) if rotate else position, 2)
 
 
 def move_latent(keys: Tensor, offsets: Tensor, heads: LatentHeads, rope: Rope) -> Tensor:

@@ -102,6 +102,13 @@ _NO_SPACES = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
     "\u1100-\u11ff]+"
 )
+# As `_GPT4O`, but for Chinese characters, which are words of their own.
+_OF_KIMI = tuple(rf"(?:(?!\p{{Han}}){letters})" for letters in (_CAPITALS, _SMALL))
+_KIMI = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_OF_KIMI[0]}*{_OF_KIMI[1]}+{_CONTRACTION}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_OF_KIMI[0]}+{_OF_KIMI[1]}*{_CONTRACTION}?"
+    rf"|{_THREE_DIGITS}|{_SIGNS}{_LINES}"
+)
 _MINICPM5 = (_THREE_DIGITS, rf"{_CONTRACTION}|{_WORDS}\p{{N}}+|{_SIGNS}{_LINES}")
 
 
@@ -171,6 +178,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("viking", PreTokenizer((_BLOOM, _DIGITS))),
     ("bailingmoe bailingmoe2 llada-moe", PreTokenizer((_BAILING,))),
     ("seed-coder", PreTokenizer((_SEED,))),
+    ("kimi-k2", PreTokenizer((_KIMI,))),
     ("exaone-moe", PreTokenizer((_EXAONE_MOE,), joins_words=True)),
 )
 

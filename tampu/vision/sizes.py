@@ -118,8 +118,8 @@ def fit_video(
 def _check_elongation(height: int, width: int, what: str) -> None:
     if max(height, width) > _MAX_ELONGATION * min(height, width):
         raise RequestError(
-            f"the {what} is too elongated for this model: {width} x {height}, at most "
-            f"{_MAX_ELONGATION} to 1"
+            f"the {what} is too elongated for this model: {width} x {height}, "
+            f"at most {_MAX_ELONGATION} to 1"
         )
 
 
@@ -133,6 +133,13 @@ def fit_pixels(
     """
     _check_elongation(height, width, "image")
     rows, columns = round(height / multiple), round(width / multiple)
+    return _within(height, width, rows, columns, multiple, fewest, most)
+
+
+def _within(
+    height: int, width: int, rows: int, columns: int, multiple: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return the size of so many multiples, if its pixels are neither too few nor too many."""
     if rows * columns * multiple**2 > most:
         shrink = math.sqrt(height * width / most)
         rows = max(1, math.floor(height / shrink / multiple))
@@ -142,6 +149,19 @@ def fit_pixels(
         rows = math.ceil(height * grow / multiple)
         columns = math.ceil(width * grow / multiple)
     return rows * multiple, columns * multiple
+
+
+def fit_squares(
+    height: int, width: int, *, multiple: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return a size as `fit_pixels` does, where each side has a multiple at once (LFM2-VL).
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    _check_elongation(height, width, "image")
+    rows, columns = (max(1, round(side / multiple)) for side in (height, width))
+    return _within(height, width, rows, columns, multiple, fewest, most)
 
 
 def fit_whole(height: int, width: int, *, multiple: int, fewest: int, most: int) -> tuple[int, int]:

@@ -25,17 +25,24 @@ reference: Callable[..., tuple[npt.NDArray[Any], npt.NDArray[Any]]] = delta_rule
 
 
 def operands(
-    sequences: int = 2, tokens: int = 5, key_heads: int = 2, heads: int = 4, features: int = 16
+    sequences: int = 2,
+    tokens: int = 5,
+    key_heads: int = 2,
+    heads: int = 4,
+    features: int = 16,
+    *,
+    each: bool = False,
 ) -> Arrays:
     """Return queries, keys, values, logarithms of decays, betas and states."""
     vectors = (sequences, tokens, key_heads, features)
     k = floats(*vectors, seed=1)
     gates = floats(2, sequences, tokens, heads, seed=3)
+    decays = floats(sequences, tokens, heads, features, seed=6) if each else gates[0]
     return [
         floats(*vectors),
         k / np.linalg.norm(k, axis=-1, keepdims=True),
         floats(sequences, tokens, heads, features, seed=2),
-        -np.abs(gates[0]),
+        -np.abs(decays),
         1 / (1 + np.exp(-gates[1])),
         floats(sequences, heads, features, features, seed=4),
     ]
@@ -54,22 +61,30 @@ def rule(*tensors: Tensor) -> list[Tensor]:
     return [delta(*operands, state), written_states(state)]
 
 
+@pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("tokens", [1, 2, 70])
 @pytest.mark.parametrize(("key_heads", "heads"), [(1, 1), (2, 4), (3, 3), (2, 6)])
 def test_the_delta_rule_is_the_recurrence(
-    compute: Callable[..., Any], sequences: int, tokens: int, key_heads: int, heads: int
+    compute: Callable[..., Any],
+    sequences: int,
+    tokens: int,
+    key_heads: int,
+    heads: int,
+    *,
+    each: bool,
 ) -> None:
-    given = operands(sequences, tokens, key_heads, heads)
+    given = operands(sequences, tokens, key_heads, heads, each=each)
     outputs, states = compute(rule, *in_rows(given))
     expected, after = delta_rule(*given)
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     np.testing.assert_allclose(states, after, atol=1e-5)
 
 
+@pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("features", [32, 64, 128])
-def test_heads_of_any_size(compute: Callable[..., Any], features: int) -> None:
-    given = operands(1, 3, 1, 2, features)
+def test_heads_of_any_size(compute: Callable[..., Any], features: int, *, each: bool) -> None:
+    given = operands(1, 3, 1, 2, features, each=each)
     outputs, states = compute(rule, *in_rows(given))
     expected, after = delta_rule(*given)
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
@@ -97,11 +112,12 @@ def test_the_state_after_some_tokens_continues_with_the_others(
     np.testing.assert_allclose(end, after, atol=1e-5)
 
 
+@pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("index", range(6))
 def test_operands_of_other_shapes_are_refused(
-    given: Callable[[npt.NDArray[Any]], Tensor], index: int
+    given: Callable[[npt.NDArray[Any]], Tensor], index: int, *, each: bool
 ) -> None:
-    arrays = operands()
+    arrays = operands(each=each)
     arrays[index] = np.concatenate([arrays[index]] * 2, axis=0)
     with pytest.raises(ShapeError, match="delta rule"):
         rule(*map(given, in_rows(arrays)))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.laboratory import Laboratory
 from support.seeing import Seer, picture
-from support.sights import SIGHTS
+from support.sights import SIGHTS, lfm2_parts
 from tokenizers import Tokenizer
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -49,6 +49,16 @@ def _smolvlm(size: tuple[int, int]) -> str:
     marks = "<fake_token_around_image>", "<image>", "<global-img>"
     text: str = get_image_prompt_string(rows, columns, 4, *marks)
     return text
+
+
+def _lfm2_vl(size: tuple[int, int]) -> str:
+    """As `Lfm2VlProcessor._build_image_tokens`."""
+    rows, columns, parts = lfm2_parts(sized(size))
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    tiles = [f"<|img_row_{row + 1}_col_{column + 1}|>" + "<image>" * 16 for row, column in places]
+    text = "".join([*tiles, "<|img_thumbnail|>"]) if len(places) > 1 else ""
+    height, width = parts[-1].shape[:2]
+    return f"<|image_start|>{text}{'<image>' * (height * width // 256)}<|image_end|>"
 
 
 def _paddleocr(size: tuple[int, int]) -> str:
@@ -90,6 +100,7 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
     "gemma3_vision": partial(
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
+    "lfm2_vl": _lfm2_vl,
     "llava": partial(_always, "<image>" * 64),
     "paddleocr": _paddleocr,
     "glm_ocr": _glm_ocr,

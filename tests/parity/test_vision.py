@@ -26,7 +26,9 @@ from tampu.runner import encoder_cache as image_store
 pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
-WEIGHED = ["glm_ocr", "internvl", "internvl_large", "paddleocr", "smolvlm"]
+WEIGHED = [
+    "glm_ocr", "internvl", "internvl_large", "lfm2_vl", "paddleocr", "smolvlm",
+]  # fmt: skip
 TEXT = [11, 57, 200, 310, 42, 99]
 
 

@@ -35,8 +35,9 @@ _FUSED: Mapping[str, Mapping[str, View]] = {
     "up_proj": {"blk.{}.ffn_up_exps.weight": lambda values: values},
     "down_proj": {"blk.{}.ffn_down_exps.weight": lambda values: values},
 }
-# Of routers: files keep them in F32, and checkpoints have other names than transformers.
-_KEPT = ("gate.weight", "router.weight", "correction_bias")
+# Of routers and short convolutions: files keep them in F32, and checkpoints have other names than
+# transformers.
+_KEPT = ("gate.weight", "router.weight", "correction_bias", "conv1d.weight")
 
 
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:

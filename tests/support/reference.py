@@ -153,13 +153,15 @@ def delta_rule(
     """The gated delta rule token by token: its outputs and the last states.
 
     All are (sequences, tokens, heads, ...); states are (sequences, heads, features, features).
-    Value head h reads key head h modulo their number.
+    Value head h reads key head h modulo their number. Each head has a decay, or each of its keys'
+    features.
     """
     repeats = v.shape[2] // q.shape[2]
     q, k = (np.tile(each.astype(np.float64), (1, 1, repeats, 1)) for each in (q, k))
     state, outputs = state.astype(np.float64), np.empty(v.shape)
+    decay = np.exp(log_decay.astype(np.float64)).reshape(*beta.shape, 1, -1)
     for t in range(v.shape[1]):
-        state = state * np.exp(log_decay[:, t, :, None, None])
+        state = state * decay[:, t]
         known = np.einsum("bhvk,bhk->bhv", state, k[:, t])
         change = beta[:, t, :, None] * (v[:, t] - known)
         state = state + change[..., None] * k[:, t, :, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,13 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from tampu.vision import CLIP, IMAGENET, arrange
+from tampu.vision import (
+    CLIP,
+    IMAGENET,
+    arrange,
+    arrange_by_shape,
+    fit_squares,
+)
 
 Floats = npt.NDArray[np.float32]
 Inputs = dict[str, Any]
@@ -122,6 +129,45 @@ def _smolvlm(images: Sequence[Image.Image]) -> Inputs:
     )
     found = [processor([image], return_tensors="pt")["pixel_values"] for image in images]
     return {"pixel_values": torch.cat(found, 1)}  # as many tiles as each picture has
+
+
+def lfm2_parts(image: Image.Image) -> tuple[int, int, list[Floats]]:
+    """Return rows and columns of tiles, and the pixels of the tiles and of the whole.
+
+    As transformers' processor, which wants torchvision; its rules are tested elsewhere.
+    """
+    size, tile, most = (image.height, image.width), 64, 20 * 16**2
+    whole = fit_squares(*size, multiple=16, fewest=4 * 16**2, most=most)
+    rows, columns = 1, 1
+    if math.prod(max(8, round(side / 16) * 16) for side in size) > 2 * most:
+        rows, columns = arrange_by_shape(*size, side=tile, fewest=2, most=4)
+    large = image.resize((columns * tile, rows * tile), Image.Resampling.BILINEAR)
+    corners = [(x * tile, y * tile) for y in range(rows) for x in range(columns)]
+    parts = [large.crop((x, y, x + tile, y + tile)) for x, y in corners]
+    small = image.resize((whole[1], whole[0]), Image.Resampling.BILINEAR)
+    found = [*parts, small] if len(parts) > 1 else [small]
+    return rows, columns, [np.asarray(each, np.float32) / 127.5 - 1 for each in found]
+
+
+def _lfm2(images: Sequence[Image.Image]) -> Inputs:
+    """Each part is padded to 80 patches, whose colors are fastest."""
+    values, masks, shapes = [], [], []
+    for part in (part for image in images for part in lfm2_parts(image)[2]):
+        rows, columns = (length // 8 for length in part.shape[:2])
+        cut = part.reshape(rows, 8, columns, 8, 3).transpose(0, 2, 1, 3, 4)
+        rest = 80 - rows * columns
+        values.append(np.pad(cut.reshape(rows * columns, -1), [(0, rest), (0, 0)]))
+        masks.append([1] * (rows * columns) + [0] * rest)
+        shapes.append([rows, columns])
+    return {
+        "pixel_values": torch.from_numpy(np.stack(values)),
+        "pixel_attention_mask": torch.tensor(masks),
+        "spatial_shapes": torch.tensor(shapes),
+    }
+
+
+def _parts(model: Any, inputs: Inputs) -> Any:
+    return torch.cat(model.model.get_image_features(**inputs).pooler_output)
 
 
 def _internvl(images: Sequence[Image.Image]) -> Inputs:
@@ -295,6 +341,7 @@ SIGHTS: dict[str, Sight] = {
     "glm_ocr": Sight(_glm_ocr, _gridded, image=7, marks="mm_token_type_ids"),
     "internvl": Sight(_internvl, _pixels, image=7),
     "internvl_large": Sight(_internvl, _pixels, image=7),
+    "lfm2_vl": Sight(_lfm2, _parts, image=7),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

@@ -66,6 +66,10 @@ IMAGE_TOKENS = {
     "smolvlm": ["<fake_token_around_image>", "<image>", "<global-img>",
                 *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))],
 }  # fmt: skip
+IMAGE_TOKENS["lfm2"] = [
+    "<|image_start|>", "<image>", "<|image_end|>", "<|img_thumbnail|>",
+    *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 11)),
+]  # fmt: skip
 _VISIBLE = ("<asr_text>",)  # part of the text that a model writes
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]

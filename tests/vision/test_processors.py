@@ -37,6 +37,7 @@ from tampu.vision import (
     fit_crop,
     fit_long_side,
     fit_pixels,
+    fit_squares,
     fit_whole,
     paste,
     patches,
@@ -172,6 +173,35 @@ def test_internvl_takes_the_tiles_of_the_nearest_shape(size: tuple[int, int]) ->
     for fewest, most in ((1, 12), (2, 6)):
         columns, rows = get_optimal_tiled_canvas(size, (56, 56), fewest, most)
         assert arrange_by_shape(*size, side=56, fewest=fewest, most=most) == (rows, columns)
+
+
+def lfm2_rules() -> Any:
+    """Return transformers' rules, which are in a class that wants torchvision for the rest."""
+    path = Path(transformers.__file__).parent / "models/lfm2_vl/image_processing_lfm2_vl.py"
+    text = path.read_text()
+    parts = (
+        ("def round_by_factor", "# copied from Siglip2ImageProcessor"),
+        ("    @lru_cache(maxsize=256)\n    def _target_ratios", "    def crop_image_to_patches"),
+        ("    # Adapted from Qwen-VL", "    def resize_and_split"),
+    )
+    functions, *methods = (text[text.index(first) : text.index(last)] for first, last in parts)
+    names: dict[str, Any] = {"math": math, "lru_cache": lambda **_: lambda function: function}
+    exec("\n".join([functions, "class Rules:", *methods]), names)
+    return names["Rules"]()
+
+
+@pytest.mark.parametrize("size", [*SIZES, (300, 300), (60, 90), (13, 12), (10, 1500), (700, 725)])
+def test_lfm2_chooses_sizes_and_tiles_by_the_same_rules(size: tuple[int, int]) -> None:
+    rules, usual = lfm2_rules(), {"encoder_patch_size": 16, "downsample_factor": 2}
+    for fewest, most in ((64, 256), (4, 20)):
+        width, height = rules.smart_resize(
+            *size, min_image_tokens=fewest, max_image_tokens=most, **usual
+        )
+        bounds = {"fewest": fewest * 32**2, "most": most * 32**2}
+        assert fit_squares(*size, multiple=32, **bounds) == (height, width)
+    for most in (4, 10):
+        columns, rows, *_ = rules._get_grid_layout(*size, min_tiles=2, max_tiles=most, tile_size=64)
+        assert arrange_by_shape(*size, side=64, fewest=2, most=most) == (rows, columns)
 
 
 def llama4_rules() -> SimpleNamespace:

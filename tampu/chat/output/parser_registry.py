@@ -12,6 +12,7 @@ from tampu.chat.output.streamed_calls import (
     DEEPSEEK_HEADER,
     FENCED_HEADER,
     JSON_HEADER,
+    KIMI_HEADER,
     MISTRAL_HEADER,
 )
 from tampu.chat.output.tool_calls import (
@@ -23,6 +24,7 @@ from tampu.chat.output.tool_calls import (
     gemma_calls,
     invoke_calls,
     json_calls,
+    kimi_calls,
     mistral_calls,
     pythonic_calls,
 )
@@ -31,7 +33,7 @@ THINK = Tags("<think>", "</think>")
 # What comes before the arguments of a call, for the readers whose arguments are JSON.
 _HEADERS: dict[ReadCalls, re.Pattern[str]] = {
     json_calls: JSON_HEADER, fenced_actions: FENCED_HEADER, mistral_calls: MISTRAL_HEADER,
-    deepseek_calls: DEEPSEEK_HEADER,
+    deepseek_calls: DEEPSEEK_HEADER, kimi_calls: KIMI_HEADER,
 }  # fmt: skip
 
 
@@ -99,6 +101,9 @@ FORMATS: tuple[tuple[tuple[str, ...], ChatFormat], ...] = (
     (("<｜tool▁calls▁begin｜>",),
      _format("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls,
              "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", reasoning=THINK)),
+    (("<|tool_calls_section_begin|>",),
+     _format("kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_calls,
+             "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")),
     (("<|START_ACTION|>",),
      _format("command-r7b", "<|START_ACTION|>", "<|END_ACTION|>", fenced_actions,
              reasoning=Tags("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -140,7 +145,8 @@ _REASONING = (
 )
 _PLAIN = ChatFormat(name="plain")
 # Of architectures whose templates need not show it.
-_FORMATS_OF_ARCHITECTURES = {"gpt-oss": "harmony", "lfm2": "lfm2", "lfm2moe": "lfm2"}
+_FORMATS_OF_ARCHITECTURES = {"gpt-oss": "harmony", "kimi-linear": "kimi", "lfm2": "lfm2",
+                             "lfm2moe": "lfm2"}  # fmt: skip
 # Ollama's names of parsers: the format, and the tags of reasoning that a template need not show.
 PARSERS: dict[str, tuple[str, Tags | None]] = {
     "cogito": ("deepseek", THINK),

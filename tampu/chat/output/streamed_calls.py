@@ -40,11 +40,20 @@ DEEPSEEK_HEADER = re.compile(
     r"\s*(?:```)?\s*(?:<｜tool▁call▁end｜>)?\s*(?:<｜tool▁call▁begin｜>)?\s*"
     r"(?:function<｜tool▁sep｜>\s*([^\s`]+)\s*```json|([^\s<]+)<｜tool▁sep｜>)\s*(?=\{)"
 )
+KIMI_HEADER = re.compile(
+    r"\s*(?:<\|tool_call_end\|>)?\s*<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?"
+    r"\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
+)
 ARGUMENTS = re.compile(r"\s*(?=\{)")  # a header without a name
 # What may follow the arguments of a call: more fields, brackets, fences.
-_CLOSING = re.compile(_FIELDS + r"[\s\]},;]*`{0,3}\s*(?:<｜tool▁call▁end｜>)?\s*")
+_CLOSING = re.compile(
+    _FIELDS + r"[\s\]},;]*`{0,3}\s*(?:<(?:｜tool▁call▁end｜|\|tool_call_end\|)>)?\s*"
+)
 _FIELDS_AFTER = re.compile(_FIELDS)
-_ID = re.compile(r'"(?:id|tool_call_id)"\s*:\s*"([^"\\]*)"|\[CALL_ID\]([^\[{]*)')
+_ID = re.compile(
+    r'"(?:id|tool_call_id)"\s*:\s*"([^"\\]*)"|\[CALL_ID\]([^\[{]*)'
+    r"|<\|tool_call_begin\|>\s*([^\s<]+)"
+)
 _BRACKETS = ("[", "{", "<", '"')
 _BEGUN_CALL = re.compile(r"\s*(?:[\[{<\"]|[\w.:/\-]*$|[\w.:/\-]+\s*[(\[{<\n])")
 
@@ -153,7 +162,7 @@ def _read_ids(text: str, parts: Parts) -> str | None:
     if before := _ID.search(text, 0, end):
         parts.set_id(before[1])
     own = _ID.search(text, end)
-    return (own[1] or own[2]) if own else None
+    return next(filter(None, own.groups()), None) if own else None
 
 
 def next_header(

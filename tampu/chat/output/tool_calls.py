@@ -160,6 +160,18 @@ def deepseek_calls(body: str, _: Signatures) -> list[WrittenCall]:
     return calls
 
 
+def kimi_calls(body: str, _: Signatures) -> list[WrittenCall]:
+    """Calls between tags of their own, each with its id, which has the name: `functions.f:0`."""
+    begin, end = "<|tool_call_begin|>", "<|tool_call_end|>"
+    calls: list[WrittenCall] = []
+    for part in filter(None, map(str.strip, body.replace(end, begin).split(begin))):
+        id, separator, text = map(str.strip, part.partition("<|tool_call_argument_begin|>"))
+        name = re.sub(r":\d+$", "", id.removeprefix("functions."))
+        _require(bool(separator and name))
+        calls.append(WrittenCall(name, object_text(text), id))
+    return calls
+
+
 def fenced_actions(body: str, signatures: Signatures) -> list[WrittenCall]:
     """Command R's list of actions, without the tool that only answers."""
     calls = json_calls(body.strip().removesuffix("```"), signatures)

@@ -34,11 +34,14 @@ ReasoningMode: TypeAlias = Literal["no", "may", "begun"]
 """Whether an output may begin with reasoning, or begins inside it."""
 
 _SPACE = r"/[ \n]{0,3}/"
+_NUMBER = "/[0-9]{1,3}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
     """The text around all calls, and around each with `%s` for the tool's name.
+
+    `%d` stands for any number, which the model chooses.
 
     Attributes:
         before: all calls.
@@ -70,6 +73,9 @@ _WIRES = {  # by the names of formats
     "deepseek": Wire("<｜tool▁calls▁begin｜>",
                      "<｜tool▁call▁begin｜>%s<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "",
                      "<｜tool▁calls▁end｜>"),
+    "kimi": Wire("<|tool_calls_section_begin|>",
+                 "<|tool_call_begin|>functions.%s:%d<|tool_call_argument_begin|>",
+                 "<|tool_call_end|>", "", "<|tool_calls_section_end|>"),
     "command-r": Wire("Action: ```json\n[", '{"tool_name": "%s", "parameters": ', "}", ", ",
                       "]\n```"),
     "command-r7b": Wire("<|START_ACTION|>[",
@@ -224,8 +230,8 @@ def _call(wire: Wire, function: Mapping[str, Any], rules: ArgumentRules) -> str:
     quoted = json.dumps(name, ensure_ascii=False)[1:-1] if '"name": "%s"' in wire.begin else name
     schema = _parameters(function)
     arguments = wire.arguments(schema, rules) if wire.arguments else lark_json(schema)
-    begin, end = rules.literal(wire.begin.replace("%s", quoted)), rules.literal(wire.end)
-    return f"{begin} {arguments} {end}"
+    texts = [rules.literal(text.replace("%s", quoted)) for text in wire.begin.split("%d")]
+    return f"{f' {_NUMBER} '.join(texts)} {arguments} {rules.literal(wire.end)}"
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:

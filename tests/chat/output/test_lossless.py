@@ -33,6 +33,7 @@ JSON_BODIES = {
     "ernie": '\n{"name": "f", "arguments": %s}\n',
     "hermes": '\n{"name": "f", "arguments": %s}\n',
     "deepseek": f"{BEGIN}f<｜tool▁sep｜>%s{END}",
+    "kimi": "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>%s<|tool_call_end|>",
     "command-r": '\n[{"tool_name": "f", "parameters": %s}]\n',
     "command-r7b": '[{"tool_call_id": "0", "tool_name": "f", "parameters": %s}]',
 }

@@ -54,6 +54,11 @@ def deepseek(*calls: str) -> str:
     return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
 
 
+def kimi(id: str, arguments: str) -> str:
+    call = f"<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+    return f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|>"
+
+
 def dsml(inner: str) -> str:
     return f"<｜DSML｜function_calls>\n{inner}\n</｜DSML｜function_calls>"
 
@@ -172,6 +177,11 @@ EXAMPLES = [
     ("minimax", '<think>Hm</think>Ok<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1'
                 '</parameter>\n<parameter name="s">x y</parameter>\n</invoke>\n<invoke name="g">\n'
                 "</invoke>\n</minimax:tool_call>", [Reasoning("Hm"), Content("Ok"), F, G]),
+    # Kimi
+    ("kimi", "Ok" + kimi('functions.f:0', '{"a": 1, "s": "x y"}') + "!",
+     [Content("Ok"), F, Content("!")]),
+    ("kimi", kimi("f", '{"a": 1, "s": "x y"}'), [F]),
+    ("kimi", kimi("functions.f:0", "x"), [Content(kimi("functions.f:0", "x"))]),
     # LFM2
     ("lfm2", "<|tool_call_start|>[f(a=1, s=\"x y\"), g()]<|tool_call_end|>Ok",
      [F, G, Content("Ok")]),

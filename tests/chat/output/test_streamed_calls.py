@@ -51,6 +51,9 @@ JSON_CALLS = {
     "deepseek fenced": f"<｜tool▁calls▁begin｜>{CALL_BEGIN}function{SEP}f\n```json\n%s\n```"
                        f"{CALL_END}\n{CALL_BEGIN}function{SEP}g\n```json\n%s\n```{CALL_END}"
                        "<｜tool▁calls▁end｜>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+            "<|tool_call_argument_begin|>%s<|tool_call_end|><|tool_call_begin|>functions.g:1"
+            "<|tool_call_argument_begin|>%s<|tool_call_end|><|tool_calls_section_end|>",
     "command-r": 'Action: ```json\n[{"tool_name": "f", "parameters": %s}, '
                  '{"tool_name": "g", "parameters": %s}]\n```',
     "command-r7b": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": %s}, '

@@ -261,7 +261,7 @@ static int keep_states(struct kept *kept, struct tensor *out, int at, int output
     return count;
 }
 
-static void step_states(int level, int features, int tokens, int heads, int threads)
+static void step_states(int level, int features, int tokens, int heads, int decays_each, int threads)
 {
     const int key_heads = heads % 2 ? 1 : heads / 2, sequences = 1 + tokens % 2;
     const int outputs = sequences * heads * features * tokens;
@@ -273,12 +273,15 @@ static void step_states(int level, int features, int tokens, int heads, int thre
     for (int i = 0; i < sequences * tokens * key_heads * features; i++)
         ((float *)k.data)[i] /= 16; /* lengths of about 1, else states would grow */
     out.src[2] = small(&v, features, heads, tokens, sequences);
-    out.src[3] = small(&decay, heads, tokens, sequences, 1);
+    const int each = decays_each ? features : 1;
+    out.src[3] = decays_each ? small(&decay, features, heads, tokens, sequences)
+                             : small(&decay, heads, tokens, sequences, 1);
     out.src[4] = small(&beta, heads, tokens, sequences, 1);
-    for (int i = 0; i < sequences * tokens * heads; i++) {
-        ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
+    out.op_params[OWN_PARAMS + 1] = decays_each;
+    for (int i = 0; i < sequences * tokens * heads; i++)
         ((float *)beta.data)[i] = 0.5f;
-    }
+    for (int i = 0; i < sequences * tokens * heads * each; i++)
+        ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
     out.src[5] = &kept.states;
     compare(level, NULL, "delta_rule", NULL, &out, count, threads);
 }
@@ -326,7 +329,9 @@ static void run_level(int level, int is_brief)
         attend(level, 8, features, 1 + features % 5, 70, features / 32 % 8, 2);
     for (int features = 16; features <= 128; features += is_brief ? 112 : 16)
         for (int many = 0; many < 2; many++)
-            step_states(level, features, 1 + 17 * many + features % 5, 1 + features / 16 % 4, 1 + features % 3);
+            for (int each = 0; each < 2; each++)
+                step_states(level, features, 1 + 17 * many + features % 5, 1 + features / 16 % 4, each,
+                            1 + features % 3);
     for (int channels = 16; channels <= 544; channels += is_brief ? 256 : 48)
         convolve(level, channels, 1 + channels % 7, 2 + channels / 16 % 7, 1 + channels % 3);
     for (int features = 1; features <= 600; features += is_brief ? 180 : 15)

@@ -85,10 +85,11 @@ def scan(*tensors: Tensor) -> list[Tensor]:
     return [selective_scan(x, b, c, step, decay, skip, state), written_states(state)]
 
 
-def rule_arrays() -> list[Array]:
+def rule_arrays(*, each: bool = False) -> list[Array]:
     k = floats(1, TOKENS, 2, 64, seed=1)
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    decay, beta = -np.abs(floats(1, TOKENS, 4, seed=3)), np.full((1, TOKENS, 4), 0.4, np.float32)
+    gates = (1, TOKENS, 4, 64) if each else (1, TOKENS, 4)
+    decay, beta = -np.abs(floats(*gates, seed=3)), np.full((1, TOKENS, 4), 0.4, np.float32)
     return [floats(1, TOKENS, 2, 64), k, floats(1, TOKENS, 4, 64, seed=2), decay, beta]
 
 
@@ -101,6 +102,7 @@ def scan_arrays() -> list[Array]:
     ("build", "streams", "fixed"),
     [
         pytest.param(rule, rule_arrays(), [], id="delta rule"),
+        pytest.param(rule, rule_arrays(each=True), [], id="delta rule, a decay of each feature"),
         pytest.param(scan, scan_arrays(), [-np.abs(floats(4, 1, seed=4)), floats(4, 1, seed=5)],
                      id="selective scan"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from support.checkpoints.recipe import TEXT, YARN, Recipe
+from support.checkpoints.recipe import CONTEXT, TEXT, YARN, Recipe
 
 _LATENT: dict[str, Any] = {name: value for name, value in TEXT.items() if name != "head_dim"} | {
     "num_key_value_heads": 4,
@@ -44,6 +44,28 @@ RECIPES: dict[str, Recipe] = {
             "rope_parameters": YARN
             | {"rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 1.0, "factor": 8.0},
         },
+    ),
+    "kimi_linear": Recipe(
+        "KimiLinearForCausalLM",
+        transformers.KimiLinearConfig,
+        {name: value for name, value in _LATENT.items() if name != "max_position_embeddings"}
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 2],
+            "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+            "q_lora_rank": None,
+            "model_max_length": CONTEXT,
+            "linear_num_heads": 4,
+            "linear_head_dim": 32,
+            "num_experts": 8,
+            "num_experts_per_token": 2,
+            "moe_intermediate_size": 96,
+            "num_shared_experts": 1,
+            "num_expert_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        renames=((r"forget_gate\.", ""),),
     ),
     "mistral4": Recipe(
         "Mistral4ForCausalLM",

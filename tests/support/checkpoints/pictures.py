@@ -10,6 +10,7 @@ from support.checkpoints.text import (
     GEMMA4_SMALL,
     GEMMA4_TEXT,
     GEMMA_TEXT,
+    LFM2,
     QWEN35,
     QWEN35_MOE,
     llama4,
@@ -73,6 +74,14 @@ _SMALL_PICTURES = {
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
     "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
+}
+
+LFM2_PICTURES = {
+    "encoder_patch_size": 8,
+    "tile_size": 64,
+    "min_image_tokens": 4,
+    "max_image_tokens": 20,
+    "max_tiles": 4,
 }
 
 _IMAGE_TOKENS = {
@@ -267,6 +276,29 @@ RECIPES: dict[str, Recipe] = {
         "smolvlm_image",
         approximate_tower=True,
         processor={"size": {"longest_edge": 150}, "max_image_size": {"longest_edge": 50}},
+    ),
+    "lfm2_vl": Recipe(
+        "Lfm2VlForConditionalGeneration",
+        transformers.Lfm2VlConfig,
+        {
+            "text_config": LFM2.values | {"model_type": "lfm2"},
+            "vision_config": {
+                "model_type": "siglip2_vision_model",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "patch_size": 8,
+                "num_patches": 36,  # fewer than those of a tile, more than those of small images
+                "layer_norm_eps": 2e-2,
+                "vision_use_head": False,
+            },
+            "projector_hidden_size": 96,
+            "image_token_id": 7,
+        },
+        "lfm2_image",
+        approximate_tower=True,
+        processor=LFM2_PICTURES,
     ),
     "mistral3_vision": Recipe(
         "Mistral3ForConditionalGeneration",

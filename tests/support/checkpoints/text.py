@@ -159,6 +159,20 @@ QWEN35_MOE = _qwen35(
     "Qwen3_5MoeForCausalLM", transformers.Qwen3_5MoeTextConfig, rope=_INTERLEAVED, **_EXPERTS
 )
 
+LFM2 = Recipe(
+    "Lfm2ForCausalLM",
+    transformers.Lfm2Config,
+    {name: value for name, value in TEXT.items() if name not in ("head_dim", "rms_norm_eps")}
+    | {
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "intermediate_size": 300,
+        "block_multiple_of": 64,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    },
+)
+
 RECIPES: dict[str, Recipe] = {
     "llama": _llama(),
     "llama_wide_heads": _llama(
@@ -222,19 +236,7 @@ RECIPES: dict[str, Recipe] = {
         seed=2,
     ),
     "gptoss": gptoss(),
-    "lfm2": Recipe(
-        "Lfm2ForCausalLM",
-        transformers.Lfm2Config,
-        {name: value for name, value in TEXT.items() if name not in ("head_dim", "rms_norm_eps")}
-        | {
-            "num_hidden_layers": 4,
-            "layer_types": ["conv", "full_attention", "conv", "conv"],
-            "intermediate_size": 300,
-            "block_multiple_of": 64,
-            "rope_theta": 1e6,
-            "tie_word_embeddings": True,
-        },
-    ),
+    "lfm2": LFM2,
     "qwen35": QWEN35,
     "qwen35moe": QWEN35_MOE,
     "qwen3next": _qwen35("Qwen3NextForCausalLM", transformers.Qwen3NextConfig, **_EXPERTS),

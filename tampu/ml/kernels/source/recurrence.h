@@ -33,10 +33,17 @@ INLINE float product_of(const float *a, const float *b, int64_t count)
     return vf_total(sum);
 }
 
-/* What a token gives to all rows of a head's state. */
+/* What a token gives to all rows of a head's state. Rows are multiplied by `read_key` and `read_query`, and `key` is
+ * added to them. These are the key and the query where a head has one decay. Where each feature of the keys has its
+ * own, the rows are multiplied by both with the decays in them, `decay` is 1, and `decays` are the features'. */
 struct token {
-    const float *key, *query;
+    const float *key, *read_key, *read_query, *decays;
     float decay, beta, kq, scale;
+};
+
+/* The vectors of a token whose features have decays of their own. */
+struct decayed {
+    _Alignas(64) float decays[MAX_TURNED], key[MAX_TURNED], read_key[MAX_TURNED], read_query[MAX_TURNED];
 };
 
 /* A token's step for a few rows of a state. With the state S before, the output is decay S q + d (k q), so that
@@ -48,7 +55,7 @@ INLINE void step_rows(const float *before, float *after, int64_t features, const
     for (int r = 0; r < RULE_ROWS; r++)
         known[r] = wanted[r] = vf_zero();
     for (int64_t i = 0; i < features; i += 16) {
-        const vf key = vf_load(token->key + i), query = vf_load(token->query + i);
+        const vf key = vf_load(token->read_key + i), query = vf_load(token->read_query + i);
         for (int r = 0; r < RULE_ROWS; r++) {
             const vf x = vf_load(before + r * features + i);
             known[r] = vf_fma(x, key, known[r]);
@@ -60,9 +67,9 @@ INLINE void step_rows(const float *before, float *after, int64_t features, const
         out[r] = token->scale * (token->decay * vf_total(wanted[r]) + d * token->kq);
         change[r] = vf_splat(d);
     }
-    const vf decay = vf_splat(token->decay);
     for (int64_t i = 0; i < features; i += 16) {
         const vf key = vf_load(token->key + i);
+        const vf decay = token->decays ? vf_load(token->decays + i) : vf_splat(token->decay);
         for (int r = 0; r < RULE_ROWS; r++) {
             const vf x = vf_load(before + r * features + i);
             vf_store(after + r * features + i, vf_fma(key, change[r], vf_mul(x, decay)));
@@ -79,7 +86,7 @@ INLINE void step_turned(float *block, int64_t features, int vectors, const struc
     for (int v = 0; v < vectors; v++)
         known[v] = wanted[v] = vf_zero();
     for (int64_t i = 0; i < features; i++) {
-        const vf key = vf_splat(token->key[i]), query = vf_splat(token->query[i]);
+        const vf key = vf_splat(token->read_key[i]), query = vf_splat(token->read_query[i]);
         for (int v = 0; v < vectors; v++) {
             const vf x = vf_load(block + (i * vectors + v) * 16);
             known[v] = vf_fma(x, key, known[v]);
@@ -109,17 +116,53 @@ INLINE void scale_block(float *block, int64_t count, float factor)
         vf_store(block + i, vf_mul(vf_load(block + i), by));
 }
 
-/* What a token gives to the states of a head. */
-INLINE struct token token_at(const struct tensor *dst, int64_t t, int64_t head, int64_t sequence)
+/* Whether each feature of the keys has a decay of its own. */
+INLINE int decays_each(const struct tensor *dst)
 {
-    const struct tensor *q = dst->src[0], *k = dst->src[1];
+    return dst->op_params[OWN_PARAMS + 1];
+}
+
+/* What a token gives to the states of a head; `room` is used where each feature has a decay. */
+INLINE struct token token_at(const struct tensor *dst, int64_t t, int64_t head, int64_t sequence, struct decayed *room)
+{
+    const struct tensor *q = dst->src[0], *k = dst->src[1], *logs = dst->src[3];
     const int64_t features = k->ne[0], key_head = head % k->ne[1];
-    struct token token = {.key = element_at(k, 0, key_head, t, sequence),
-                          .query = element_at(q, 0, key_head, t, sequence),
-                          .decay = exponential(*element_at(dst->src[3], head, t, sequence, 0)),
+    const float *key = element_at(k, 0, key_head, t, sequence), *query = element_at(q, 0, key_head, t, sequence);
+    struct token token = {.key = key, .read_key = key, .read_query = query, .decay = 1.0f,
                           .beta = *element_at(dst->src[4], head, t, sequence, 0),
-                          .scale = 1.0f / sqrtf((float)features)};
-    token.kq = product_of(token.key, token.query, features);
+                          .kq = product_of(key, query, features), .scale = 1.0f / sqrtf((float)features)};
+    if (!decays_each(dst)) {
+        token.decay = exponential(*element_at(logs, head, t, sequence, 0));
+        return token;
+    }
+    const float *log = element_at(logs, 0, head, t, sequence);
+    for (int64_t i = 0; i < features; i += 16) {
+        const vf decay = vf_exp(vf_load(log + i));
+        vf_store(room->decays + i, decay);
+        vf_store(room->read_key + i, vf_mul(vf_load(key + i), decay));
+        vf_store(room->read_query + i, vf_mul(vf_load(query + i), decay));
+    }
+    token.read_key = room->read_key, token.read_query = room->read_query, token.decays = room->decays;
+    return token;
+}
+
+/* The same for a block whose features were divided by `total`, their decays since they were last scaled. */
+INLINE struct token turned_token(const struct tensor *dst, int64_t t, int64_t head, int64_t sequence,
+                                 struct decayed *room, float *total, float *block, int64_t rows)
+{
+    struct token token = token_at(dst, t, head, sequence, room);
+    const float *query = element_at(dst->src[0], 0, head % dst->src[1]->ne[1], t, sequence);
+    for (int64_t i = 0; i < dst->src[1]->ne[0]; i++) {
+        total[i] *= room->decays[i];
+        if (!(total[i] >= LEAST_DECAY)) {
+            scale_block(block + i * rows, rows, total[i]);
+            total[i] = 1.0f;
+        }
+        room->read_key[i] = token.key[i] * total[i];
+        room->read_query[i] = query[i] * total[i];
+        room->key[i] = token.key[i] / total[i];
+    }
+    token.key = room->key;
     return token;
 }
 
@@ -133,9 +176,10 @@ INLINE float *output_at(const struct tensor *dst, int64_t t, int64_t head, int64
 static void step_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int64_t rows,
                        const float *before, float *after)
 {
+    struct decayed room;
     const int64_t features = dst->src[2]->ne[0], tokens = dst->src[2]->ne[2];
     for (int64_t t = 0; t < tokens; t++, before = after) {
-        const struct token token = token_at(dst, t, head, sequence);
+        const struct token token = token_at(dst, t, head, sequence, &room);
         const float *value = element_at(dst->src[2], row, head, t, sequence);
         float *out = output_at(dst, t, head, sequence) + row;
         for (int64_t r = 0; r < rows; r += RULE_ROWS)
@@ -147,14 +191,19 @@ static void step_block(const struct tensor *dst, int64_t sequence, int64_t head,
 INLINE void step_turned_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int vectors,
                               const float *before, float *after)
 {
-    _Alignas(64) float block[MAX_TURNED * TURNED_VECTORS * 16];
+    _Alignas(64) float block[MAX_TURNED * TURNED_VECTORS * 16], total[MAX_TURNED];
+    struct decayed room;
     const int64_t features = dst->src[2]->ne[0], tokens = dst->src[2]->ne[2], rows = vectors * 16;
-    for (int64_t i = 0; i < features; i++)
+    for (int64_t i = 0; i < features; i++) {
+        total[i] = 1.0f;
         for (int64_t r = 0; r < rows; r++)
             block[i * rows + r] = before[r * features + i];
+    }
     float decay = 1.0f;
     for (int64_t t = 0; t < tokens; t++) {
-        struct token token = token_at(dst, t, head, sequence);
+        struct token token = decays_each(dst)
+                                 ? turned_token(dst, t, head, sequence, &room, total, block, rows)
+                                 : token_at(dst, t, head, sequence, &room);
         const float *value = element_at(dst->src[2], row, head, t, sequence);
         decay *= token.decay;
         if (!(decay >= LEAST_DECAY)) {
@@ -166,14 +215,16 @@ INLINE void step_turned_block(const struct tensor *dst, int64_t sequence, int64_
     }
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < features; i++)
-            after[r * features + i] = block[i * rows + r] * decay;
+            after[r * features + i] = block[i * rows + r] * decay * total[i];
 }
 
 /* dst: F32, the outputs (sequences, tokens, heads, features); src: queries and keys (sequences, tokens, key heads,
- * features), values (sequences, tokens, heads, features), logarithms of decays and betas (sequences, tokens,
- * heads), states (cells, heads features features), and for each sequence the cells that it reads and writes. No
- * sequence writes what another reads. Features are a multiple of 16. Rows of a state do not depend on one another.
- * The parameter: whether tokens are computed one by one, so that it makes no difference how many there are. */
+ * features), values (sequences, tokens, heads, features), logarithms of decays (sequences, tokens, heads), or of
+ * those of each feature of the keys (sequences, tokens, heads, features), betas (sequences, tokens, heads), states
+ * (cells, heads features features), and for each sequence the cells that it reads and writes. No sequence writes
+ * what another reads. Features are a multiple of 16. Rows of a state do not depend on one another. The parameters:
+ * whether tokens are computed one by one, so that it makes no difference how many there are; whether each feature
+ * has a decay, which takes at most MAX_TURNED features. */
 static void delta_rule(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *v = dst->src[2], *states = dst->src[5];
