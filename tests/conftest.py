@@ -43,6 +43,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--devices", choices=DEVICES, default="stand-ins")
+    parser.addoption("--samples", type=int, default=100_000, help="of tests of distributions")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,10 +3,14 @@
 The text is a Markov chain: the logits follow from the last token alone. Each token that comes after
 a pair of tokens is counted and compared with its probability by Pearson's chi-square test: a draft
 that is accepted too often, or a token after a wrong draft that is chosen otherwise, changes counts.
+
+With `--samples 1000000 --timeout 3600 --log-level info -rP` each slow test takes some minutes, and
+prints what it found.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -27,6 +31,8 @@ from tampu.runner.mtp_drafter import MTPDrafter
 from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import GuessingModel
 from tampu.runner.step_inputs import StepInputs
+
+log = logging.getLogger(__name__)
 
 FIRST, WORDS = 2, 6  # tokens 2 to 7
 SLOTS, LENGTH, CONTEXT = 8, 240, 256
@@ -200,7 +206,7 @@ SOURCES: dict[str, Callable[[KVCacheManager], Guessing]] = {
 }
 QUICK = [("n-grams", False, 20_000), ("draft model", True, 10_000)]
 WHOLE = [
-    pytest.param(name, has_grammar, 10**6, marks=pytest.mark.slow)
+    pytest.param(name, has_grammar, None, marks=pytest.mark.slow)
     for name in SOURCES
     for has_grammar in (False, True)
     if has_grammar or name != "grammar"
@@ -230,8 +236,12 @@ def statistic(answers: list[list[int]], *, has_grammar: bool) -> float:
 
 @pytest.mark.parametrize(("name", "has_grammar", "samples"), [*QUICK, *WHOLE])
 def test_tokens_are_as_frequent_as_they_are_probable(
-    name: str, has_grammar: bool, samples: int
+    name: str,
+    has_grammar: bool,
+    samples: int | None,
+    pytestconfig: pytest.Config,
 ) -> None:
+    samples = samples or int(pytestconfig.getoption("--samples"))
     with FakeEngine(
         hashed, slots=SLOTS, context=CONTEXT, batch=64, graphs=Chain,
         max_drafts=SLOTS * DRAFTS,
@@ -260,4 +270,10 @@ def test_tokens_are_as_frequent_as_they_are_probable(
     )
     assert drafted > samples / 200
     assert accepted == drafted if name == "grammar" else 0 < accepted < drafted
-    assert statistic(answers, has_grammar=has_grammar) < MOST_DEVIATIONS
+    found = statistic(answers, has_grammar=has_grammar)
+    log.info(
+        "%s, %s: %d tokens, %d of %d drafts right, %+.2f standard deviations",
+        name, "a grammar" if has_grammar else "no grammar", sum(map(len, answers)), accepted,
+        drafted, found,
+    )  # fmt: skip
+    assert found < MOST_DEVIATIONS
