@@ -72,10 +72,10 @@ class DraftPlanner:
         sequences = (part.sequence for part in plan.parts)
         return self.source is not None and self.source.are_expected(sequences)
 
-    def measured(self, plan: Plan, seconds: float) -> None:
-        """Note how long a batch took, until the next one was launched."""
+    def measured(self, plan: Plan, seconds: float, *, is_new: bool) -> None:
+        """Note how long a batch took, until the next one was launched; as `DraftSource`."""
         if self.source is not None:
-            self.source.measured(plan, seconds)
+            self.source.measured(plan, seconds, is_new=is_new)
 
     def ended(self, sequence: Sequence) -> None:
         """Forget a sequence, which has given up its slot."""

@@ -35,8 +35,11 @@ class DraftSource(Protocol):
         Then a GPU's next step waits for these tokens.
         """
 
-    def measured(self, plan: Plan, seconds: float) -> None:
-        """Note how long a batch took, until the next one was launched."""
+    def measured(self, plan: Plan, seconds: float, *, is_new: bool) -> None:
+        """Note how long a batch took, until the next one was launched.
+
+        `is_new`: whether that includes building a graph, of this batch or the next.
+        """
 
     def ended(self, sequence: Sequence) -> None:
         """Forget a sequence, which has given up its slot."""

@@ -53,8 +53,9 @@ class EngineCore:
             launched = None
         self._scheduler.connector.step_done()
         launched = launched if follows else self.launch(prepared)
-        if in_flight and launched and not (in_flight.is_new or launched.is_new):
-            in_flight.job.replaced((launched.launched_ns - in_flight.launched_ns) / 1e9)
+        if in_flight and launched:
+            seconds = (launched.launched_ns - in_flight.launched_ns) / 1e9
+            in_flight.job.replaced(seconds, is_new=in_flight.is_new or launched.is_new)
         if in_flight:
             self.deliver(in_flight, sampled or {})  # while `launched` computes
         elif launched is None and self._scheduler.is_idle:

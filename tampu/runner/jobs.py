@@ -91,9 +91,12 @@ class ForwardJob:
         if not self.plan.has_drafts:
             self.scheduler.pace.computed(self.plan.parts, seconds)
 
-    def replaced(self, seconds: float) -> None:
-        """Note the time from its launch to that of the next job."""
-        self.scheduler.drafts.measured(self.plan, seconds)
+    def replaced(self, seconds: float, *, is_new: bool) -> None:
+        """Note the time from its launch to that of the next job.
+
+        `is_new`: whether the graph of one of them was built for it.
+        """
+        self.scheduler.drafts.measured(self.plan, seconds, is_new=is_new)
 
     def deliver(self, sampled: StepTokens) -> None:
         """Send the text of the tokens to the callers, and end completed sequences."""
@@ -187,7 +190,7 @@ class EncoderJob:
     def measured(self, seconds: float) -> None:
         """Do nothing: batches are not compared with encoders."""
 
-    def replaced(self, seconds: float) -> None:
+    def replaced(self, seconds: float, *, is_new: bool) -> None:
         """Do nothing."""
 
     def deliver(self, sampled: StepTokens) -> None:

@@ -201,20 +201,21 @@ class Speculation:
             return True
         return self.model is not None and bool(self._wanted(self.model, rooms, limit, answers))
 
-    def measured(self, plan: Plan, seconds: float) -> None:
-        """Note how long a batch took, until the next one was launched."""
+    def measured(self, plan: Plan, seconds: float, *, is_new: bool) -> None:
+        """Note how long a batch took, until the next one was launched; as `DraftSource`."""
         asking_s, self._asking_s = self._asking_s, 0.0
         if any(part.is_prefill for part in plan.parts):
             return
         rows = len(plan.inputs.tokens)
         own = rows - sum(len(part.drafts) for part in plan.parts)
-        self.times.add(rows, seconds - asking_s)
-        # By usual times: steps that other work made slow do not count as lost.
+        if not is_new:
+            self.times.add(rows, seconds - asking_s)
+        # By usual times: steps that other work made slow do not count as lost, nor do graphs.
         step_s = self.times.at(own)
         lost = min(asking_s, step_s)
         if plan.has_drafts:
             right = sum(_right(part) for part in plan.parts)
-            lost += self.times.at(rows) - step_s * (1 + right / own)
+            lost += self.times.with_drafts(own, rows) - step_s * (1 + right / own)
         self._budget.add(seconds, lost, step_s)
 
     def ended(self, sequence: Sequence) -> None:

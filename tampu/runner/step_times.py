@@ -66,6 +66,17 @@ class StepTimes:
         slope = max(self.at(last) - self.at(first), 0.0) / (last - first)
         return max(self.at(first) + slope * (rows - first), self.at(first) / 2)
 
+    def with_drafts(self, rows: int, more: int) -> float:
+        """Return how long a step of so many rows takes, of which `rows` are not drafts.
+
+        As long as no step was measured that has more rows than that, the time grows by a typical
+        slope: a line through steps of fewer rows would include what these have in common. Drafts do
+        not make a step faster: times that say so were measured while the machine was slower.
+        """
+        if max(self._seconds, default=0) > rows:
+            return max(self.at(more), self.at(rows))
+        return self.at(rows) * _typical(more) / _typical(rows)
+
     def can_win(self, rows: int, limit: int) -> bool:
         """Return whether drafts beside so many rows win if all of them are right.
 
@@ -75,7 +86,7 @@ class StepTimes:
             return False
         least = _WORTH * rows / self.at(rows)
         rungs = self._rungs(rows, limit)
-        return any(more / self._with_drafts(rows, more) > least for more in rungs)
+        return any(more / self.with_drafts(rows, more) > least for more in rungs)
 
     def best(self, rows: int, limit: int, guesses: Sequence[tuple[float, int]]) -> list[int]:
         """Return how many tokens of each guess give the most tokens a second.
@@ -99,7 +110,7 @@ class StepTimes:
         for more in self._rungs(rows, min(limit, len(tokens))):
             expected += sum(gain for gain, _ in islice(tokens, taken, more - rows))
             taken = more - rows
-            rate = expected / self._with_drafts(rows, more)
+            rate = expected / self.with_drafts(rows, more)
             if rate > most:
                 most, drafts = rate, taken
         counts = [0] * len(guesses)
@@ -124,20 +135,10 @@ class StepTimes:
             expected = float(rows)
             for depth in range(1, limit // count + 1):
                 expected += sum(rate**depth for rate in rates[:count])
-                took = self._with_drafts(rows, rows + count * depth) + depth * seconds(count)
+                took = self.with_drafts(rows, rows + count * depth) + depth * seconds(count)
                 if expected / took > most:
                     most, found = expected / took, (count, depth)
         return found
-
-    def _with_drafts(self, rows: int, more: int) -> float:
-        """Return how long a step of so many rows takes, of which `rows` are not drafts.
-
-        As long as no step was measured that has more rows than that, the time grows by a typical
-        slope: a line through steps of fewer rows would include what these have in common.
-        """
-        if max(self._seconds, default=0) > rows:
-            return self.at(more)
-        return self.at(rows) * _typical(more) / _typical(rows)
 
     def _rungs(self, rows: int, limit: int) -> list[int]:
         """Return the numbers of rows of steps with drafts: few of them, as each needs a graph."""

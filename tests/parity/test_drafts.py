@@ -49,7 +49,7 @@ class KnownAnswers:
         """Return True: there always are some."""
         return bool([*sequences])
 
-    def measured(self, plan: Plan, seconds: float) -> None:
+    def measured(self, plan: Plan, seconds: float, *, is_new: bool) -> None:
         """Do nothing."""
 
     def ended(self, sequence: Sequence) -> None:

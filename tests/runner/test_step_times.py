@@ -75,6 +75,11 @@ def test_without_steps_of_more_rows_some_are_tried() -> None:
     assert sum(times(**few, r12=4.6).best(8, 8, [(0.9, 1)] * 8)) == 0
 
 
+def test_drafts_do_not_make_a_step_faster() -> None:
+    """The machine was slow when steps of eight rows were measured."""
+    assert sum(times(r8=3.0, r12=2.0).best(8, 4, [(0.05, 1)] * 8)) == 0
+
+
 def test_no_more_drafts_than_allowed() -> None:
     assert times(**CHEAP).best(1, 2, [(0.99, 15)]) == [2]
 

@@ -52,7 +52,7 @@ class RandomDrafts:
         """Return True half of the time."""
         return any(self._source.random() < 0.5 for _ in sequences)
 
-    def measured(self, plan: Plan, seconds: float) -> None:
+    def measured(self, plan: Plan, seconds: float, *, is_new: bool) -> None:  # noqa: ARG002
         """Count the batches."""
         assert plan.parts
         assert seconds >= 0
