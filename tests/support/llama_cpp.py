@@ -55,7 +55,7 @@ def heard(path: Path, projector: Path, sound: bytes, before: str, after: str) ->
     Args:
         path: of the text model.
         projector: of its mmproj file.
-        sound: a WAV file.
+        sound: a WAV file; empty: the files are loaded only, and nothing is returned.
         before: the text before the sound.
         after: the text behind it.
     """
@@ -145,16 +145,18 @@ def _heard(path: str, projector: str, sound: str, before: str, after: str) -> di
         parameters.hostnames = [str(socket)]
         running = xllamacpp.Server(parameters)
         running.handle_metrics()  # its loop has begun
-        facts = LlamaServer(socket, "key").request("/props")
+        server = LlamaServer(socket, "key")
+        facts = server.request("/props")
         assert facts["modalities"]["audio"], facts["modalities"]
         if not sound:
             return {}
-        mark = facts["media_marker"]
-        prompt = {"prompt_string": f"{before}{mark}{after}", "multimodal_data": [sound]}
+        text = f"{before}{facts['media_marker']}{after}"
+        prompt = {"prompt_string": text, "multimodal_data": [sound]}
         request = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
-        answer = running.handle_completions(request)
-    listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    return {each["id"]: each["logprob"] for each in listed}
+        answer = server.request("/completion", request)
+    assert "completion_probabilities" in answer, answer
+    [token] = answer["completion_probabilities"]
+    return {each["id"]: each["logprob"] for each in token["top_logprobs"]}
 
 
 def _parameters(path: str) -> Any:
