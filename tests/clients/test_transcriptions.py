@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.client, pytest.mark.server]
 HEARING, SEEING, QWEN, VOXTRAL = NAMES = (
     "gemma4_unified_hearing", "gemma4_unified_seeing", "qwen3_asr", "voxtral",
 )  # fmt: skip
+ENDLESS = "endless"
 TOKENS = 25  # of a second
 ANSWER = 24  # tokens that a model with random weights writes at most
 TALK = np.concatenate([pause(1), babble(2, 1), pause(8, 2), babble(3, 3), pause(1, 4)])
@@ -40,6 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         text = f"FROM {name}.gguf\nPARAMETER num_predict {ANSWER}\nPARAMETER num_ctx 512"
         spec = CreateSpec(modelfile=parse_modelfile(text), folder=files)
         create(Library(folder), ModelName.parse(name), spec)
+    spec = CreateSpec(modelfile=parse_modelfile(f"FROM {HEARING}.gguf"), folder=files)
+    create(Library(folder), ModelName.parse(ENDLESS), spec)
     server = start_server(folder, tmp_path_factory.mktemp("home"))
     yield server
     server.end()
@@ -69,6 +72,16 @@ def test_a_transcript_is_an_object_a_text_or_a_stream_of_the_same_text(
     assert done.type == "transcript.text.done"
     assert done.text == whole.text == "".join(each.delta for each in deltas).rstrip()
     assert done.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_a_model_that_goes_on_and_on_is_ended_by_the_length_of_the_sound(
+    client: openai.OpenAI,
+) -> None:
+    talk = np.concatenate([pause(1), babble(1, 1), pause(1, 2)])
+    whole = client.audio.transcriptions.create(**form(talk[16_000:], model=ENDLESS))
+    assert whole.usage.output_tokens == 32 + 16 * 2
+    cut = client.audio.transcriptions.create(**form(talk, model=ENDLESS, chunking_strategy="auto"))
+    assert cut.usage.output_tokens == pytest.approx(32 + 16 * 1.6, abs=3)
 
 
 def test_language_and_prompt_reach_the_model_and_a_translation_is_another_task(
