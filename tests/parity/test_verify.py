@@ -42,7 +42,9 @@ def test_a_file_is_its_checkpoint(laboratory: Laboratory) -> None:
     assert (found.token_difference, found.first) == (None, None)
     assert max(part.error for part in found.parts) == 0.0
     layers = len({part.part.partition(":")[2] for part in found.parts[:-2]})
-    kinds = ("hidden_states", "attention_outputs", "mlp_outputs", "layer_outputs")
+    kinds = (
+        "hidden_states", "attentions", "attention_outputs", "mlp_outputs", "layer_outputs"
+    )  # fmt: skip
     expected = [f"{kind}:{layer}" for layer in range(layers) for kind in kinds]
     assert [part.part for part in found.parts] == [*expected, f"hidden_states:{layers}", "logits"]
 
@@ -52,7 +54,8 @@ def test_a_file_is_its_checkpoint(laboratory: Laboratory) -> None:
     [
         ("model.embed_tokens.weight", "hidden_states:0"),
         (f"{LAYER}self_attn.o_proj.weight", "attention_outputs:1"),
-        (f"{LAYER}self_attn.q_proj.weight", "attention_outputs:1"),
+        (f"{LAYER}self_attn.q_proj.weight", "attentions:1"),
+        (f"{LAYER}self_attn.v_proj.weight", "attention_outputs:1"),
         (f"{LAYER}mlp.down_proj.weight", "mlp_outputs:1"),
         (f"{LAYER}post_attention_layernorm.weight", "mlp_outputs:1"),
         ("lm_head.weight", "logits"),
