@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from support.checkpoints import DECODERS, ENCODERS, FAMILIES, RECIPES
@@ -93,6 +94,10 @@ def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
                 hooks.callback(module.register_forward_pre_hook(keep_choice).remove)
         out = model(input_ids=torch.tensor([list(text)]), output_hidden_states=True)
     found["hidden_states"] = {i: _rows(each) for i, each in enumerate(out.hidden_states)}
+    if "router_logits" in found and "router_indices" not in found:  # Llama 4 hands over the rows
+        chosen = model.config.get_text_config().num_experts_per_tok
+        best = {i: np.argsort(-rows)[:, :chosen] for i, rows in found["router_logits"].items()}
+        found["router_indices"] = best
     return found
 
 
