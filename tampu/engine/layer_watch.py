@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.request import Lane, Request, Result
 from tampu.ml import Tensor
-from tampu.nn.points import LAYER_OUTPUTS, ROUTER_LOGITS, Point, final_norm
-from tampu.runner.capture import Positions, Rows, SequenceCapture
+from tampu.nn.points import LAYER_OUTPUTS, ROUTER_INDICES, ROUTER_LOGITS, Point, final_norm
+from tampu.runner.capture import Positions, SequenceCapture, Values
 from tampu.runner.loop import EngineLoop
 from tampu.runner.pooled import compute_rows
 from tampu.runner.sequence import Sequence
@@ -40,8 +40,7 @@ class SeenLayer(msgspec.Struct, frozen=True):
         norm: the length of what it returns.
         tokens: the likeliest next ones if the model ended after it, as text, the likeliest first.
         probabilities: of these, 0 to 1.
-        experts: those with the highest scores of its router, as many as it uses, the highest first;
-            of a layer without a router none.
+        experts: those that its router chose; of a layer without a router none.
     """
 
     layer: int
@@ -90,7 +89,7 @@ class _Look:
     request: int
     position: int
     token: int
-    values: Mapping[Point, npt.NDArray[np.float32]]
+    values: Mapping[Point, npt.NDArray[Any]]
 
 
 class LayerWatch:
@@ -115,17 +114,14 @@ class LayerWatch:
                 return LayersSeen()
 
     @cached_property
-    def _points(self) -> tuple[Point, ...]:
-        """The points that are looked at: what layers return, and their routers."""
-        known = self._runner.call(self._model.graphs.find_points)
-        return tuple(sorted(p for p in known if p.name in (LAYER_OUTPUTS, ROUTER_LOGITS)))
+    def _known(self) -> Mapping[Point, int]:
+        """The points of the model, with the features of each."""
+        return self._runner.call(self._model.graphs.find_points)
 
     @cached_property
-    def _used_experts(self) -> int:
-        """How many experts a router chooses for each token."""
-        key = "expert_used_count"
-        metadata = self._model.info.metadata
-        return metadata.integer(key) if metadata.has(key) else 0
+    def _points(self) -> tuple[Point, ...]:
+        """The points that are looked at: what layers return, and what their routers choose."""
+        return tuple(sorted(p for p in self._known if p.name in (LAYER_OUTPUTS, ROUTER_INDICES)))
 
     def _attach(
         self, wanted: int, points: tuple[Point, ...], seen: queue.SimpleQueue[_Look]
@@ -136,7 +132,7 @@ class LayerWatch:
             return False
         sequence = next((each for each in writing if each.number == wanted), writing[-1])
 
-        def take(positions: Positions, values: Mapping[Point, Rows]) -> None:
+        def take(positions: Positions, values: Mapping[Point, Values]) -> None:
             if sequence.watch is watch:
                 sequence.watch = None
             position = int(positions[0])  # those after it may be drafts that are wrong
@@ -150,7 +146,7 @@ class LayerWatch:
     def _read(self, look: _Look) -> LayersSeen:
         graphs, tokenizer = self._model.graphs, self._model.tokenizer
         outputs = {p.layer: row for p, row in look.values.items() if p.name == LAYER_OUTPUTS}
-        scores = {p.layer: row for p, row in look.values.items() if p.name == ROUTER_LOGITS}
+        chosen = {p.layer: row for p, row in look.values.items() if p.name == ROUTER_INDICES}
 
         def head(x: Tensor) -> Tensor:
             return graphs.model.head(final_norm(graphs.model, x))
@@ -160,21 +156,20 @@ class LayerWatch:
         layers = []
         for (layer, row), own in zip(outputs.items(), logits, strict=True):
             tokens, logprobs = zip(*top_logprobs(own, 0, _TOP)[1], strict=True)
-            best = np.argsort(scores[layer])[::-1] if layer in scores else np.empty(0, np.int64)
             layers.append(
                 SeenLayer(
                     layer,
                     float(np.linalg.norm(row)),
                     tuple(tokenizer.token_text(int(token)) for token in tokens),
                     tuple(np.exp(logprobs).tolist()),
-                    tuple(best[: self._used_experts].tolist()),
+                    tuple(map(int, chosen.get(layer, ()))),
                 )
             )
         return LayersSeen(
             look.request,
             look.position,
             tokenizer.token_text(look.token),
-            max(map(len, scores.values()), default=0),
+            max((n for p, n in self._known.items() if p.name == ROUTER_LOGITS), default=0),
             tuple(layers),
             (time.perf_counter_ns() - began_ns) * 1e-6,
         )

@@ -104,7 +104,7 @@ def test_a_look_says_what_capturing_says_of_that_token(engine: Engine, steering:
             assert each.probabilities == pytest.approx(np.exp(logprobs).tolist(), rel=1e-2)
 
 
-def test_the_experts_are_those_with_the_highest_scores(engine: Engine) -> None:
+def test_the_experts_are_those_that_the_router_chose(engine: Engine) -> None:
     found: list[int] = []
     with writing(engine, PROMPT, found):
         seen = look(engine)
@@ -115,9 +115,9 @@ def test_the_experts_are_those_with_the_highest_scores(engine: Engine) -> None:
     for each in seen.layers:
         assert len(each.experts) == used
         if used:
-            point = f"router_logits:{each.layer}"
-            [[scores]] = engine.capture(before, point, positions=[-1])["router_logits"].values()
-            assert [*each.experts] == np.argsort(scores)[::-1][:used].tolist()
+            point = f"router_indices:{each.layer}"
+            [[chosen]] = engine.capture(before, point, positions=[-1])["router_indices"].values()
+            assert [*each.experts] == chosen.tolist()
 
 
 def test_nothing_is_seen_while_nothing_is_written(engine: Engine) -> None:
