@@ -39,8 +39,11 @@ def test_captured_values_are_those_of_transformers(laboratory: Laboratory, name:
             values = found[point][layer]
             if point == "router_indices":  # which experts, in any order
                 values, rows = np.sort(values, axis=-1), np.sort(rows, axis=-1)
+            if name == "granite_swa" and point == "attentions":  # theirs are before the sinks
+                values = values / values.sum(axis=-1, keepdims=True)
             error = relative_error(values, rows)
-            assert error <= exact(name), f"{name}, {point}:{layer}: {error:.1e}"
+            limit = exact(name) * (2 if point == "attentions" else 1)  # exp enlarges differences
+            assert error <= limit, f"{name}, {point}:{layer}: {error:.1e}"
             compared += 1
     assert compared > len(reference["layer_outputs"])
     assert {*found.points} - {*reference} == NOT_COMPARED.get(name, set())
