@@ -250,6 +250,7 @@ _STATED: Mapping[str, Projector] = {
         kind="paddleocr", defaults=_HALVES | _GELU | _EPSILON, keys=_pixel_limits
     ),
     "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
+    "minicpmv4_6": Projector(kind="minicpmv4_6", defaults=_HALVES | _GELU | _EPSILON),
     "lfm2": Projector(kind="lfm2", defaults=_HALVES | _GELU | _EPSILON),
 }
 _OF_ARCHITECTURES: Mapping[str, Projector] = {

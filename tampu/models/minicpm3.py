@@ -4,7 +4,8 @@
     x = x + residual_scale · latent attention(norm(x))
     x = x + residual_scale · down(silu(gate(norm(x))) · up(norm(x)))
 
-Source: arXiv:2404.06395 (MiniCPM), and transformers' MiniCPM3.
+The layer is written out as in Granite's file: what its attention takes differs. Source:
+arXiv:2404.06395 (MiniCPM), and transformers' MiniCPM3.
 """
 
 from __future__ import annotations

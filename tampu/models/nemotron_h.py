@@ -19,6 +19,7 @@ from typing import ClassVar
 from tampu import nn
 from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.nemotron_vision import NemotronVision
 
 
 def read_gating(metadata: Metadata) -> nn.Gating:
@@ -58,6 +59,7 @@ class NemotronH(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (NemotronVision,)
     options: Options
 
     def cache_shapes(self) -> list[nn.CacheShape]:

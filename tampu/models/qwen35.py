@@ -15,6 +15,7 @@ from typing import ClassVar
 from tampu import nn
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.minicpmv_vision import MiniCPMVVision
 from tampu.models.qwen3vl_vision import Qwen3VLVision
 
 _ANY = (1, 1, 1, 0)  # without images the numbers of a position are equal
@@ -98,7 +99,7 @@ class Qwen35(nn.Decoder):
     layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
-    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision,)
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Qwen3VLVision, MiniCPMVVision)
     mtp_type: ClassVar[type[nn.MTPLayer]] = MTPLayer
     positions_per_token: int = 4
     options: Options

@@ -302,12 +302,14 @@ class GeluProjector(Module):
 
 
 class EncoderLayer(Module):
-    """A layer with a norm before each part."""
+    """A layer with a norm before each part, and scales of their outputs if the file has them."""
 
     attention_norm: LayerNorm = gguf("ln1")
     attention: EncoderAttention = gguf()
+    attention_scale: Tensor | None = gguf("ls1.weight")
     feed_forward_norm: LayerNorm = gguf("ln2")
     feed_forward: EncoderFeedForward = gguf()
+    feed_forward_scale: Tensor | None = gguf("ls2.weight")
 
     def __call__(
         self,
@@ -323,8 +325,10 @@ class EncoderLayer(Module):
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the parts."""
         y = self.attention_norm(x, epsilon)
-        x = x + self.attention(y, heads, rotate=rotate, mask=mask, tiles=tiles, rest=rest)
-        return x + self.feed_forward(self.feed_forward_norm(x, epsilon), activate)
+        y = self.attention(y, heads, rotate=rotate, mask=mask, tiles=tiles, rest=rest)
+        x = x + (y * self.attention_scale if self.attention_scale else y)
+        y = self.feed_forward(self.feed_forward_norm(x, epsilon), activate)
+        return x + (y * self.feed_forward_scale if self.feed_forward_scale else y)
 
 
 class GatedEncoderLayer(Module):

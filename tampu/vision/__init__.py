@@ -16,11 +16,13 @@ from tampu.vision.pixels import (
     patches,
     places,
     resize,
+    resize_floats,
 )
 from tampu.vision.sizes import (
     fit_area,
     fit_crop,
     fit_long_side,
+    fit_patches,
     fit_pixels,
     fit_squares,
     fit_video,
@@ -28,6 +30,7 @@ from tampu.vision.sizes import (
     to_long_side,
     to_tiles,
 )
+from tampu.vision.slices import fit_slice, fit_slices, slice_grid
 from tampu.vision.tiles import (
     Arrangement,
     arrange,
@@ -53,7 +56,10 @@ __all__ = [
     "fit_area",
     "fit_crop",
     "fit_long_side",
+    "fit_patches",
     "fit_pixels",
+    "fit_slice",
+    "fit_slices",
     "fit_squares",
     "fit_video",
     "fit_whole",
@@ -61,6 +67,8 @@ __all__ = [
     "patches",
     "places",
     "resize",
+    "resize_floats",
+    "slice_grid",
     "to_long_side",
     "to_tiles",
 ]

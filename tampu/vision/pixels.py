@@ -33,7 +33,7 @@ class Normalization:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def __call__(self, image: RGBImage) -> Floats:
+    def __call__(self, image: RGBImage | Floats) -> Floats:
         """Return (height, width, 3) as floats."""
         scale = (1 / (255 * np.asarray(self.std))).astype(np.float32)
         shift = (np.asarray(self.mean) / self.std).astype(np.float32)
@@ -73,6 +73,25 @@ def resize(
 
     source = Image.fromarray(image)
     return np.asarray(source.resize((width, height), Image.Resampling(method), box))
+
+
+def resize_floats(image: RGBImage, height: int, width: int, method: Filter) -> Floats:
+    """Return the image in another size, in numbers of 0 to 255, with what exceeds these at edges.
+
+    Args:
+        image: (any height, any width, 3).
+        height: of the result.
+        width: of the result.
+        method: the resampling filter.
+    """
+    values = image.astype(np.float32)
+    if image.shape[:2] == (height, width):
+        return values
+    from PIL import Image  # slow to import; most requests have no image
+
+    colors = (Image.fromarray(np.ascontiguousarray(values[..., color])) for color in range(3))
+    sized = (color.resize((width, height), Image.Resampling(method)) for color in colors)
+    return np.stack([np.asarray(color) for color in sized], -1)
 
 
 def patches(pixels: Floats, side: int, block: int = 1) -> Floats:

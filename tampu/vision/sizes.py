@@ -101,7 +101,7 @@ def fit_video(
     if min(height, width) < multiple:
         grow = max(multiple / height, multiple / width)
         height, width = int(height * grow), int(width * grow)
-    _check_elongation(height, width, what)
+    check_elongation(height, width, what)
     rows, columns = round(height / multiple), round(width / multiple)
     pixels = round(frames / 2) * 2 * rows * columns * multiple**2
     if pixels > most:
@@ -115,10 +115,11 @@ def fit_video(
     return rows * multiple, columns * multiple
 
 
-def _check_elongation(height: int, width: int, what: str) -> None:
+def check_elongation(height: float, width: float, what: str) -> None:
+    """Raise RequestError if one side is more than 200 times the other."""
     if max(height, width) > _MAX_ELONGATION * min(height, width):
         raise RequestError(
-            f"the {what} is too elongated for this model: {width} x {height}, "
+            f"the {what} is too elongated for this model: {round(width)} x {round(height)}, "
             f"at most {_MAX_ELONGATION} to 1"
         )
 
@@ -131,7 +132,7 @@ def fit_pixels(
     Raises:
         RequestError: if one side is more than 200 times the other.
     """
-    _check_elongation(height, width, "image")
+    check_elongation(height, width, "image")
     rows, columns = round(height / multiple), round(width / multiple)
     return _within(height, width, rows, columns, multiple, fewest, most)
 
@@ -151,6 +152,39 @@ def _within(
     return rows * multiple, columns * multiple
 
 
+def fit_patches(
+    height: int, width: int, *, side: int, merge: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return the rows and columns of patches of nearly the same shape (Nemotron's RADIO).
+
+    Args:
+        height: of the image.
+        width: of the image.
+        side: of a patch, in pixels.
+        merge: divides the rows and the columns.
+        fewest: patches.
+        most: patches, at least `merge` squared.
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    check_elongation(height, width, "image")
+    rows, columns = (round(length / side + 0.5) for length in (height, width))
+    shrink = min(math.sqrt(most / (rows * columns)), 1.0)
+    rows, columns = (max(1, math.floor(shrink * count)) for count in (rows, columns))
+    if most > fewest > rows * columns:
+        grow = math.sqrt(fewest / (rows * columns))
+        rows, columns = (math.ceil(grow * count) for count in (rows, columns))
+    rows = _to_multiple(rows, merge, most // columns)
+    return rows, _to_multiple(columns, merge, most // rows)
+
+
+def _to_multiple(count: int, multiple: int, most: int) -> int:
+    """Return the next multiple, or the one before if that is more than `most`."""
+    above = -(-count // multiple) * multiple
+    return above if above <= most or above == count else max(multiple, above - multiple)
+
+
 def fit_squares(
     height: int, width: int, *, multiple: int, fewest: int, most: int
 ) -> tuple[int, int]:
@@ -159,7 +193,7 @@ def fit_squares(
     Raises:
         RequestError: if one side is more than 200 times the other.
     """
-    _check_elongation(height, width, "image")
+    check_elongation(height, width, "image")
     rows, columns = (max(1, round(side / multiple)) for side in (height, width))
     return _within(height, width, rows, columns, multiple, fewest, most)
 

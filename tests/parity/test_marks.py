@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.laboratory import Laboratory
 from support.seeing import Seer, picture
-from support.sights import SIGHTS, lfm2_parts
+from support.sights import MINICPMV, SIGHTS, lfm2_parts
 from tokenizers import Tokenizer
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -67,6 +67,22 @@ def _paddleocr(size: tuple[int, int]) -> str:
     return "<|IMAGE_START|>" + "<|IMAGE_PLACEHOLDER|>" * (int(grid.prod()) // 4) + "<|IMAGE_END|>"
 
 
+def _minicpmv(size: tuple[int, int]) -> str:
+    """As `MiniCPMV4_6Processor.replace_image_token`, without the number of the image."""
+    found = MINICPMV([sized(size)], return_tensors="pt")
+    whole, *slices = ("<|image_pad|>" * (int(each.prod()) // 16) for each in found["target_sizes"])
+    rows, columns = found["grids"][0]
+    marked = [f"<slice>{each}</slice>" for each in slices]
+    lines = ["".join(marked[row * columns : (row + 1) * columns]) for row in range(rows)]
+    return f"<image>{whole}</image>" + "\n".join(lines)
+
+
+def _nemotron(size: tuple[int, int]) -> str:
+    """As `NemotronH_Omni_Reasoning_V3Processor.replace_image_token`."""
+    (grid,) = SIGHTS["nemotron_omni"].process([sized(size)])["image_grid_hw"]
+    return "<img>" + "<image>" * (int(grid.prod()) // 4) + "</img>"
+
+
 def _glm_ocr(size: tuple[int, int]) -> str:
     """As `Glm46VProcessor.replace_image_token`, between the marks of the template."""
     (grid,) = SIGHTS["glm_ocr"].process([sized(size)])["image_grid_thw"]
@@ -101,6 +117,8 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
     "lfm2_vl": _lfm2_vl,
+    "minicpmv": _minicpmv,
+    "nemotron_omni": _nemotron,
     "llava": partial(_always, "<image>" * 64),
     "paddleocr": _paddleocr,
     "glm_ocr": _glm_ocr,

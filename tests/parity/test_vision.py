@@ -27,7 +27,8 @@ pytestmark = pytest.mark.parity
 
 NAMES = list(SIGHTS)
 WEIGHED = [
-    "glm_ocr", "internvl", "internvl_large", "lfm2_vl", "paddleocr", "smolvlm",
+    "glm_ocr", "internvl", "internvl_large", "lfm2_vl", "minicpmv", "paddleocr",
+    "smolvlm",
 ]  # fmt: skip
 TEXT = [11, 57, 200, 310, 42, 99]
 

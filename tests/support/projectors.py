@@ -15,7 +15,7 @@ from tampu.ml.gguf import read_gguf
 SEEING = (
     "gemma3_vision", "llava", "mistral3_vision", "llama4_vision", "qwen3vl", "gemma4_seeing",
     "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35_seeing", "qwen25vl", "smolvlm",
-    "glm_ocr", "internvl", "internvl_large", "paddleocr", "lfm2_vl",
+    "glm_ocr", "internvl", "internvl_large", "paddleocr", "lfm2_vl", "nemotron_omni", "minicpmv",
 )  # fmt: skip
 """The tiny checkpoints whose encoders llama.cpp has, too."""
 

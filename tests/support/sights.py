@@ -16,6 +16,9 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
+    MiniCPMV4_6ImageProcessorPil,
+)
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.mllama.processing_mllama import (
     convert_sparse_cross_attention_mask_to_dense,
@@ -31,10 +34,15 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from tampu.vision import (
     CLIP,
     IMAGENET,
+    Filter,
     arrange,
     arrange_by_shape,
+    fit_patches,
     fit_squares,
+    resize_floats,
 )
+
+MINICPMV = MiniCPMV4_6ImageProcessorPil(scale_resolution=84, max_slice_nums=4, patch_size=7)
 
 Floats = npt.NDArray[np.float32]
 Inputs = dict[str, Any]
@@ -164,6 +172,33 @@ def _lfm2(images: Sequence[Image.Image]) -> Inputs:
         "pixel_attention_mask": torch.tensor(masks),
         "spatial_shapes": torch.tensor(shapes),
     }
+
+
+def _nemotron(images: Sequence[Image.Image]) -> Inputs:
+    """As transformers' processor, which wants torchvision; its rules are tested elsewhere."""
+    values, grids = [], []
+    for image in images:
+        size = (image.height, image.width)
+        rows, columns = fit_patches(*size, side=8, merge=2, fewest=30, most=200)
+        large = CLIP(resize_floats(np.asarray(image), rows * 8, columns * 8, Filter.BICUBIC))
+        cut = large.reshape(rows, 8, columns, 8, 3).transpose(0, 2, 4, 1, 3)
+        values.append(cut.reshape(rows * columns, -1))
+        grids.append([rows, columns])
+    pixels = torch.from_numpy(np.concatenate(values))
+    return {"pixel_values": pixels, "image_grid_hw": torch.tensor(grids)}
+
+
+def _minicpmv(images: Sequence[Image.Image]) -> Inputs:
+    found = MINICPMV(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "target_sizes")}
+
+
+def _of_slices(model: Any, inputs: Inputs) -> Any:
+    return torch.cat(model.model.get_image_features(**inputs).pooler_output)
+
+
+def _of_grids(model: Any, inputs: Inputs) -> Any:
+    return model.get_image_features(**inputs)
 
 
 def _parts(model: Any, inputs: Inputs) -> Any:
@@ -342,6 +377,8 @@ SIGHTS: dict[str, Sight] = {
     "internvl": Sight(_internvl, _pixels, image=7),
     "internvl_large": Sight(_internvl, _pixels, image=7),
     "lfm2_vl": Sight(_lfm2, _parts, image=7),
+    "minicpmv": Sight(_minicpmv, _of_slices, image=7),
+    "nemotron_omni": Sight(_nemotron, _of_grids, image=7),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

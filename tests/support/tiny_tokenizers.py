@@ -56,6 +56,8 @@ IMAGE_TOKENS = {
     "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
     "paddleocr": ["<|IMAGE_START|>", "<|IMAGE_PLACEHOLDER|>", "<|IMAGE_END|>"],
     "glm4": ["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"],
+    "minicpmv": ["<image>", "<|image_pad|>", "</image>", "<slice>", "</slice>"],
+    "nemotron": ["<img>", "<image>", "</img>"],
     "internvl": ["<img>", "<IMG_CONTEXT>", "</img>"],
     "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"],
     "qwen25_omni": ["<|vision_bos|>", "<|IMAGE|>", "<|vision_eos|>",

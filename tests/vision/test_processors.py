@@ -18,6 +18,9 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
+    MiniCPMV4_6ImageProcessorPil,
+)
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import smart_resize
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -36,13 +39,17 @@ from tampu.vision import (
     fit_area,
     fit_crop,
     fit_long_side,
+    fit_patches,
     fit_pixels,
+    fit_slice,
+    fit_slices,
     fit_squares,
     fit_whole,
     paste,
     patches,
     places,
     resize,
+    slice_grid,
     to_long_side,
     to_tiles,
 )
@@ -202,6 +209,43 @@ def test_lfm2_chooses_sizes_and_tiles_by_the_same_rules(size: tuple[int, int]) -
     for most in (4, 10):
         columns, rows, *_ = rules._get_grid_layout(*size, min_tiles=2, max_tiles=most, tile_size=64)
         assert arrange_by_shape(*size, side=64, fewest=2, most=most) == (rows, columns)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (448, 449), (700, 90), (2000, 2000), (896, 448)])
+def test_minicpmv_cuts_an_image_into_slices_by_the_same_rules(size: tuple[int, int]) -> None:
+    for most in (9, 4, 1):
+        rules = MiniCPMV4_6ImageProcessorPil(max_slice_nums=most)
+        found = rules([Image.fromarray(picture(*size))], return_tensors="np")
+        grid = slice_grid(*size, side=448, most=most)
+        is_cut = grid != (1, 1)
+        assert found["grids"][0] == ([*grid] if is_cut else [0, 0])
+        sizes = [fit_slice(*size, side=448, multiple=56, enlarges=not is_cut)]
+        if is_cut:
+            down, across = fit_slices(*size, rows=grid[0], columns=grid[1], side=448, multiple=56)
+            sizes += [(down // grid[0], across // grid[1])] * (grid[0] * grid[1])
+        assert [(a * 14, b * 14) for a, b in found["target_sizes"].tolist()] == sizes
+
+
+def nemotron_rule() -> Any:
+    """Return transformers' rule, which is in a module that wants torchvision for the rest."""
+    folder = Path(transformers.__file__).parent / "models/nemotron_h_omni"
+    text = (folder / "image_processing_nemotron_h_omni.py").read_text()
+    names: dict[str, Any] = {"math": math}
+    first, last = "def get_patch_grid_size", "def convert_image_to_patches"
+    exec(text[text.index(first) : text.index(last)], names)
+    return names["get_patch_grid_size"]
+
+
+@pytest.mark.parametrize("size", [*SIZES, (15, 15), (16, 16), (13, 2000), (725, 1)])
+def test_nemotron_chooses_a_grid_by_the_same_rule(size: tuple[int, int]) -> None:
+    if max(size) > 200 * min(size):
+        with pytest.raises(RequestError, match="too elongated"):
+            fit_patches(*size, side=16, merge=2, fewest=64, most=300)
+        return
+    rule = nemotron_rule()
+    for fewest, most in ((1024, 13_312), (64, 300), (30, 200), (200, 150)):
+        expected = rule(*size, 16, 2, fewest, most)
+        assert fit_patches(*size, side=16, merge=2, fewest=fewest, most=most) == expected
 
 
 def llama4_rules() -> SimpleNamespace:

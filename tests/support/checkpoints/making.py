@@ -34,6 +34,8 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "llama3_audio": lambda folder: write_byte_level(folder, "llama3", "voxtral"),
     "smolvlm_image": lambda folder: write_byte_level(folder, "llama3", "smolvlm"),
     "lfm2_image": lambda folder: write_byte_level(folder, "llama3", "lfm2"),
+    "minicpmv_image": lambda folder: write_byte_level(folder, "qwen35", "minicpmv"),
+    "nemotron_image": lambda folder: write_byte_level(folder, "llama3", "nemotron"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_audio": lambda folder: write_byte_level(folder, "qwen2", "qwen2_audio"),
     "qwen25_omni": lambda folder: write_byte_level(folder, "qwen2", "qwen25_omni"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import transformers
 from support.checkpoints.recipe import LLAMA3, SEED, TEXT, Recipe
+from support.checkpoints.state_space import nemotron
 from support.checkpoints.text import (
     GEMMA4_SMALL,
     GEMMA4_TEXT,
@@ -299,6 +300,52 @@ RECIPES: dict[str, Recipe] = {
         "lfm2_image",
         approximate_tower=True,
         processor=LFM2_PICTURES,
+    ),
+    "minicpmv": Recipe(
+        "MiniCPMV4_6ForConditionalGeneration",
+        transformers.MiniCPMV4_6Config,
+        {
+            "text_config": QWEN35.values | {"model_type": "qwen3_5_text"},
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "image_size": 77,  # a grid of eleven
+                "patch_size": 7,
+                "layer_norm_eps": 2e-2,
+            },
+            "insert_layer_id": 1,
+            "image_token_id": 7,
+            "tie_word_embeddings": False,
+        },
+        "minicpmv_image",
+        approximate_tower=True,
+        processor={"scale_resolution": 84, "max_slice_nums": 4, "patch_size": 7},
+    ),
+    "nemotron_omni": Recipe(
+        "NemotronH_Omni_Reasoning_V3",
+        transformers.NemotronH_Omni_Reasoning_V3_Config,
+        {
+            "text_config": nemotron("M*-").values | {"model_type": "nemotron_h"},
+            "vision_config": {
+                "model_type": "radio",
+                "hidden_size": 64,
+                "mlp_ratio": 2.0,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "patch_size": 8,
+                "max_img_size": 96,
+                "layer_norm_eps": 2e-2,
+                "video_temporal_patch_size": 2,
+            },
+            "audio_config": None,
+            "vision_hidden_size": 64,
+            "projector_hidden_size": 96,
+            "image_token_id": 7,
+        },
+        "nemotron_image",
+        processor={"min_num_patches": 30, "max_num_patches": 200},
     ),
     "mistral3_vision": Recipe(
         "Mistral3ForConditionalGeneration",

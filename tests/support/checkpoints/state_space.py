@@ -8,7 +8,7 @@ import transformers
 from support.checkpoints.recipe import SEED, TEXT, Recipe
 
 
-def _nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
+def nemotron(kinds: str, *, seed: int = SEED, **changes: Any) -> Recipe:
     """Each letter is a layer. The least step, which only transformers has, is below all."""
     values: dict[str, Any] = {name: value for name, value in TEXT.items() if name != "rms_norm_eps"}
     values |= {
@@ -101,8 +101,8 @@ RECIPES: dict[str, Recipe] = {
         transformers.Mamba2Config,
         _PURE | {"state_size": 32, "num_heads": 8, "head_dim": 32, "n_groups": 2},
     ),
-    "nemotron_h": _nemotron("M-M*-"),
-    "nemotron_h_moe": _nemotron(
+    "nemotron_h": nemotron("M-M*-"),
+    "nemotron_h_moe": nemotron(
         "M*ME",
         seed=3,
         n_routed_experts=8,
