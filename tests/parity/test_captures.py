@@ -84,7 +84,7 @@ def in_one_layout(
     heads = np.arange(config.linear_num_value_heads if is_delta else 0)
     if is_delta and "qwen3_5" in config.model_type:
         heads = heads.reshape(config.linear_num_key_heads, -1).T.reshape(-1)
-    if theirs.ndim > 2:
+    if ours.ndim > 2:  # not those of a convolution; Mamba 1 has no heads
         theirs = theirs[heads].swapaxes(1, 2) if is_delta else theirs
         return ours.reshape(theirs.shape), theirs
     theirs = theirs[:, theirs.shape[1] - ours.shape[1] :]

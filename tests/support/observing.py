@@ -26,10 +26,9 @@ _OTHERS = {"nomic_bert_moe", "jina_v2", "jina_v2_code", "neo_bert"}
 NOT_COMPARED = {"falcon_h1": {"attention_outputs", "mixer_outputs"}}
 OBSERVED = [*DECODERS, *FAMILIES, *(name for name in ENCODERS if name not in _OTHERS)]
 
-# Without those of Mamba 1 (Jamba): their states differ from transformers', and why is not known.
 RECURRENT = [
-    "lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe", "qwen35_seeing", "mamba2",
-    "nemotron_h", "nemotron_h_moe", "falcon_h1", "granitehybrid", "granitehybrid_moe",
+    "lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe", "qwen35_seeing", "jamba", "mamba",
+    "mamba2", "nemotron_h", "nemotron_h_moe", "falcon_h1", "granitehybrid", "granitehybrid_moe",
 ]  # fmt: skip
 
 _ATTENTION = ("self_attn", "self_attention", "attention", "attn", "cross_attn")
