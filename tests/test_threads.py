@@ -84,13 +84,16 @@ def test_at_the_end_of_the_program_work_is_done_and_none_is_begun() -> None:
 
 PROGRAM = """
 import atexit, threading
-from tampu import Engine
+from tampu import Engine, TampuError
 atexit.register(lambda: (engine.close(), print("closed")))
 engine = Engine.load("demo", threads=1)
 begun = threading.Event()
 def go():
-    for event in engine.stream("x", max_tokens=LIMIT, ignore_eos=True):
-        begun.set()
+    try:
+        for event in engine.stream("x", max_tokens=LIMIT, ignore_eos=True):
+            begun.set()
+    except TampuError:  # the engine was closed meanwhile
+        return
     print(event.reason)
     engine.MORE
 atexit.register(lambda: print("end"))

@@ -27,6 +27,7 @@ from tampu.ml.metadata import Metadata
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
 
+READS_TEXT = "the model was made for decisions about texts: it reads no images or sounds"
 _TEMPLATE = "tokenizer.chat_template.systemone"
 _TYPES: tuple[type[Question], ...] = (Choice, Score, Predicate)  # in the order of the embedding
 _NAMES = {Choice: "choice", Score: "score", Predicate: "noul"}
@@ -157,7 +158,7 @@ def state_of(messages: Sequence[Mapping[str, Any]]) -> str:
     plain = []
     for message in messages:
         if message.get("media"):
-            raise RequestError("the model was made for decisions about texts: it reads no images")
+            raise RequestError(READS_TEXT)
         plain.append({name: value for name, value in message.items() if name != "media"})
     if len(plain) == 1 and plain[0].keys() == {"role", "content"} and plain[0]["role"] == "user":
         return str(plain[0]["content"])

@@ -112,7 +112,9 @@ def test_the_first_token_that_differs_is_named(
     assert found.token_difference.file == (ids["q"], "z")
     assert found.token_difference.checkpoint == (ids["z"], "z")
     assert found.first is None  # both compute the checkpoint's tokens
-    _, out, _ = run("verify", laboratory.file(NAME), "--against", copy, "--threads", 1)
+    (tmp_path / "text").write_text("azq")
+    given = "--threads", 1, "--text", tmp_path / "text"
+    _, out, _ = run("verify", laboratory.file(NAME), "--against", copy, *given)
     assert f"{ids['q']} ('z') in the file, {ids['z']} ('z') in the checkpoint" in out
 
 

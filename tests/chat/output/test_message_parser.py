@@ -179,8 +179,8 @@ EXAMPLES = [
                 "</invoke>\n</minimax:tool_call>", [Reasoning("Hm"), Content("Ok"), F, G]),
     # Kimi
     ("kimi", "Ok" + kimi('functions.f:0', '{"a": 1, "s": "x y"}') + "!",
-     [Content("Ok"), F, Content("!")]),
-    ("kimi", kimi("f", '{"a": 1, "s": "x y"}'), [F]),
+     [Content("Ok"), ToolCall("f", {"a": 1, "s": "x y"}, "functions.f:0"), Content("!")]),
+    ("kimi", kimi("f", '{"a": 1, "s": "x y"}'), [ToolCall("f", {"a": 1, "s": "x y"}, "f")]),
     ("kimi", kimi("functions.f:0", "x"), [Content(kimi("functions.f:0", "x"))]),
     # LFM2
     ("lfm2", "<|tool_call_start|>[f(a=1, s=\"x y\"), g()]<|tool_call_end|>Ok",

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.engine.decision_prompts import READS_TEXT
 from tampu.engine.prompts import ChatPrompt
 from tampu.engine.questions import (
     Choice,
@@ -326,6 +327,7 @@ def _task(
     check_count(len(questions))
     request = parse_uncut(body, defaults)
     if "decision" in defaults.info.capabilities:  # it has no chat template to fill in
+        require(not any(message.get("media") for message in messages), READS_TEXT)
         request = replace(request, prompts=(ChatPrompt(messages=messages),))
     else:
         conversation = Conversation(messages=messages)
