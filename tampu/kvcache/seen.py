@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +125,8 @@ class SeenStates:
         states: of the layer, F32, (rows, features).
         shape: of them.
         cells: I32, (n,): the rows that are seen.
-        see: is given the number of a state and its rows, F32, (n, *shape).
+        see: is given 0 and the last inputs of all convolutions, F32, (n, features, inputs), and 1
+            with the rest of the state, F32, (n, *shape).
     """
 
     layer: LayerCache
@@ -140,6 +142,10 @@ class SeenStates:
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
         """Compute the tokens of each sequence, and see the states once they are written."""
         outputs = self.layer.advance(inputs, advance)
-        for number, (state, shape) in enumerate(zip(self.states, self.shape.shapes, strict=True)):
-            self.see(number, state.rows(self.cells).reshape(-1, *shape))
+        pairs = zip(self.states, self.shape.shapes, strict=True)
+        seen = [state.rows(self.cells).reshape(-1, *shape) for state, shape in pairs]
+        past = seen[:-1] or seen  # a short convolution has nothing else
+        self.see(0, reduce(lambda some, other: some.concat(other, 1), past))
+        if len(seen) > 1:
+            self.see(1, seen[-1])
         return outputs

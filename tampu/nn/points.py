@@ -48,7 +48,7 @@ ROUTER_LOGITS = "router_logits"
 ROUTER_INDICES = "router_indices"
 ATTENTIONS = "attentions"
 STATES = ("conv_states", "recurrent_states")
-"""The points of the states of a layer, in the order of its `StateShape`."""
+"""The points of the states of a layer: of its convolutions, which are first, and of the last."""
 IN_CACHE = frozenset({ATTENTIONS, *STATES})
 """The names of points that layers have at their caches."""
 
@@ -156,9 +156,7 @@ def _in_cache(shapes: Sequence[CacheShape]) -> Iterator[Point]:
             if isinstance(part, LayerShape):
                 yield Point(ATTENTIONS, index)
             else:
-                yield from (
-                    Point(name, index) for name, _ in zip(STATES, part.shapes, strict=False)
-                )
+                yield from (Point(STATES[i], index) for i in range(min(len(part.shapes), 2)))
 
 
 def _all(points: list[Point], see: See) -> Callable[[Any], Any]:

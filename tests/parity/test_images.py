@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.checkpoints import HYBRIDS, RECIPES
+from support.checkpoints import RECIPES, SEEING_HYBRIDS
 from support.laboratory import Laboratory, in_depth
 from support.seeing import picture
 from support.sights import SIGHTS, as_published
@@ -44,7 +44,7 @@ def published_mllama(laboratory: Laboratory) -> None:
 
 
 def load(
-    laboratory: Laboratory, name: str, context: int = 160, slots: int = 1, batch: int = 512
+    laboratory: Laboratory, name: str, context: int = 256, slots: int = 1, batch: int = 512
 ) -> Engine:
     path = laboratory.file(name)
     return Engine.load(path, context=context, slots=slots, batch=batch, threads=1, cache_type="f32")
@@ -134,7 +134,7 @@ def test_an_image_at_the_end_of_the_context(laboratory: Laboratory, name: str) -
 @pytest.mark.seed("S44", "S53", "S54", "S55")
 @pytest.mark.parametrize("name", in_depth(NAMES))
 def test_a_prefix_with_an_image_is_reused(laboratory: Laboratory, name: str) -> None:
-    is_hybrid = name in HYBRIDS
+    is_hybrid = name in SEEING_HYBRIDS
     text = TEXT * 6 if is_hybrid else TEXT  # long enough for states before and behind the image
     with load(laboratory, name) as engine:
         before: list[Any] = [1, *text]

@@ -64,6 +64,8 @@ def test_steered_values_are_those_of_transformers(laboratory: Laboratory, name: 
         reference = expected(laboratory, name)
         # Some of transformers' models keep the hidden states before hooks change them.
         del reference["hidden_states"]
+        if name == "granite_swa":  # theirs are before the sinks
+            del reference["attentions"]
         found = engine.capture(text, [*reference], steering=steering)
         for point, layers in reference.items():
             for layer, rows in layers.items():

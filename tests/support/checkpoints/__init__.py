@@ -40,6 +40,7 @@ __all__ = [
     "RANKERS",
     "RECIPES",
     "SEED",
+    "SEEING_HYBRIDS",
     "SEEN_ONLY",
     "VOCABULARY",
     "Recipe",
@@ -73,6 +74,13 @@ HYBRIDS = [  # with recurrent layers
     "qwen35moe",
     "qwen35moe_seeing",
     "qwen3next",
+]
+SEEING_HYBRIDS = [  # with pictures
+    "qwen35_seeing",
+    "qwen35moe_seeing",
+    "lfm2_vl",
+    "minicpmv",
+    "nemotron_omni",
 ]
 
 
