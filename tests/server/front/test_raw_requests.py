@@ -31,7 +31,7 @@ LENGTH = f"Content-Length: {len(BODY)}\r\n"
 
 FIRST_S, NEXT_S = PATIENCE_S, 0.3  # how long to wait for an answer, and for another
 # What may be read in one way only: it is answered, or refused, once.
-READ_ONCE = frozenset({200, 400, 404, 405, 426, 411, 501, 503})
+READ_ONCE = frozenset({200, 400, 403, 404, 405, 426, 411, 501, 503})  # 403: off by a setting
 # Name: what stands behind the method and path, and the statuses that may come back (0: none).
 CASES = {
     "two lengths": (f" HTTP/1.1\r\n{HOST}{LENGTH}Content-Length: 5\r\n\r\n{BODY}", {400}),
