@@ -60,7 +60,7 @@ def test_a_model_that_takes_no_videos_says_so(page: Page, file: Path) -> None:
     attach(page, "demo", file)
     say(page, "What is this?")
     expect(answers(page).get_by_role("alert")).to_have_text(
-        "demo:latest takes no videos, only images"
+        "messages[0].images[0]: demo:latest takes no videos, only images"
     )
 
 
