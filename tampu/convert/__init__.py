@@ -21,7 +21,6 @@ from tampu.convert.checkpoint import Checkpoint, StoredTensor, to_float32
 from tampu.convert.config import Config
 from tampu.convert.divided import divide
 from tampu.convert.families import FAMILIES
-from tampu.convert.families.laya import systemone_template
 from tampu.convert.family import Family, Parameters, template_of, with_model_prefix
 from tampu.convert.keys import check_config, check_files, check_quantization, report
 from tampu.convert.keys.image import IMAGE_FILE, PROCESSOR_FILE, check_images
@@ -179,7 +178,7 @@ def plan_conversion(
         **family.listed(tensors, parameters),
         **tokenizer_metadata(checkpoint, rows, refusals),
         **prompts(checkpoint),
-        **systemone_template(checkpoint),
+        **family.checkpoint_keys(checkpoint),
         **_training(checkpoint),
         **(metadata or {}),
     }

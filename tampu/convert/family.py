@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.checkpoint import Stored, StoredTensor, to_float32
+from tampu.convert.checkpoint import Checkpoint, Stored, StoredTensor, to_float32
 from tampu.convert.config import Config, Rope, read_rope, rope_settings
 from tampu.convert.keys.image import ImageSteps
 from tampu.convert.keys.sound import SoundSteps
@@ -56,6 +56,11 @@ def no_variant(config: Config) -> Family | None:  # noqa: ARG001
 
 def no_tensor_keys(tensors: Mapping[str, StoredTensor]) -> Parameters:  # noqa: ARG001
     """Return no keys: the default for values that are not tensors in GGUF."""
+    return {}
+
+
+def no_checkpoint_keys(checkpoint: Checkpoint) -> Mapping[str, object]:  # noqa: ARG001
+    """Return no keys: the default for those that no table of files has."""
     return {}
 
 
@@ -100,6 +105,8 @@ class Family:
         adapt: (keys, names of the checkpoint's tensors) -> keys, for what config.json may state
             wrongly.
         variant: config.json -> the family that it is of, where one name has several.
+        checkpoint_keys: checkpoint -> full keys that neither config.json nor the tokenizer's files
+            state as they are.
         tensor_keys: stored tensors by name -> keys, of those that are not tensors in GGUF.
         text_only: the family of a checkpoint without the tensors of the vision encoder; None: it
             must have them.
@@ -130,6 +137,7 @@ class Family:
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
     adapt: Callable[[Parameters, Collection[str]], Parameters] = as_stated
     variant: Callable[[Config], Family | None] = no_variant
+    checkpoint_keys: Callable[[Checkpoint], Mapping[str, object]] = no_checkpoint_keys
     tensor_keys: Callable[[Mapping[str, StoredTensor]], Parameters] = no_tensor_keys
     text_only: Family | None = None
 

@@ -208,7 +208,7 @@ def check_states(capture: SequenceCapture, layout: InputLayout) -> None:
     for end in (int(each) + 1 for each in capture.positions):
         if (last := layout.group_end(end) - 1) >= end:
             reason = f"it is computed together with those up to {last}"
-            raise RequestError(f"capture: there is no state after position {end - 1}: {reason}")
+            raise RequestError(f"capture: no state is kept after position {end - 1}: {reason}")
 
 
 def data_type(point: Point) -> type[np.float32 | np.int32]:

@@ -99,6 +99,7 @@ class DecisionPrompts:
             RequestError: if the template fails.
             ModelFileError: if it does not write what is in this module's description.
         """
+        options = _options(question)
         pieces = self.template.render(
             (),
             bos_token="",
@@ -107,31 +108,31 @@ class DecisionPrompts:
                 "type": _NAMES[type(question)],
                 "instructions": question.instructions,
                 "state": state,
-                "options": _options(question),
+                "options": options,
                 "images": [],
             },
         )
         tokens = self.tokenizer.encode_pieces(pieces)
-        return DecisionPrompt(*self._shortened(tokens, question), _TYPES.index(type(question)))
+        shortened, markers = self._shortened(tokens, len(options))
+        return DecisionPrompt(shortened, markers, _TYPES.index(type(question)))
 
     def decision(self, question: Question, scores: Sequence[float]) -> Decision:
         """Return the probabilities of a question's answers from the scores of its options."""
-        values = np.array(scores, np.float64) / self._temperature(question)
+        values = np.array(scores, np.float64) / self._temperature(question, len(scores))
         powers = np.exp(values - values.max())
         shares = (powers / powers.sum()).tolist()
         return Decision(tuple(reversed(shares) if isinstance(question, Predicate) else shares), 1.0)
 
-    def _temperature(self, question: Question) -> float:
-        name, count = _NAMES[type(question)], len(_options(question))
+    def _temperature(self, question: Question, count: int) -> float:
+        name = _NAMES[type(question)]
         size = next(size for most, size in _SIZES if count <= most)
         found = (self.temperatures.get(key) for key in (f"{name}.{size}", name))
         return next((value for value in found if value is not None), 1.0)
 
-    def _shortened(self, tokens: list[int], question: Question) -> tuple[list[int], list[int]]:
-        """Return the tokens with the question and options cut, and the index of each marker."""
+    def _shortened(self, tokens: list[int], count: int) -> tuple[list[int], list[int]]:
+        """Return the tokens with the question and `count` options cut, and each marker's index."""
         markers = [index for index, token in enumerate(tokens) if token == self.marker]
         ends = [index for index, token in enumerate(tokens) if token == self.separator]
-        count = len(_options(question))
         is_known = len(markers) == count and len(ends) == 3 and ends[-1] == len(tokens) - 1
         if not (is_known and 0 < ends[0] == markers[0] - 1 and markers[-1] < ends[1]):
             raise ModelFileError(_TEMPLATE, "does not write a question, marked options and a state")

@@ -20,7 +20,7 @@ GivenSteering: TypeAlias = Steering | ControlVector | Sequence[Steering | Contro
 MAX_DIRECTIONS = 64
 """The largest number of directions that can be removed at one point.
 
-Each of them is computed for every row of the batch."""
+All of them are computed for every row of a batch."""
 
 
 def steering_of(given: object) -> tuple[Steering, ...]:

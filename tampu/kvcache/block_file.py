@@ -63,8 +63,7 @@ class PrefixTokens:
     """The beginning of a sequence as other processes know it, too.
 
     Attributes:
-        keys: I32, (n,): tokens; -1 minus its number for the inputs of an image or a
-            sound.
+        keys: I32, (n,): tokens; -1 minus its number for the inputs of an image or a sound.
         media: the digest of each content, by its number.
         offset: what the keys have more than those of the plain model.
         variant: how the request changes the model; empty: not at all.

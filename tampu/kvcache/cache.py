@@ -12,8 +12,8 @@ from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import Segment
 from tampu.kvcache.recurrent import StateStorage
 from tampu.kvcache.seen import (
+    SeenAttention,
     SeenCells,
-    SeenLayer,
     SeenStates,
     SeenTokens,
     seen_cells,
@@ -202,7 +202,7 @@ class Cache:
             inputs += [cells.cells, cells.mask]
             for index in own:
                 stored = storage.layers[index]
-                found[index] = SeenLayer(layers[index], stored, cells, see[index])
+                found[index] = SeenAttention(layers[index], stored, cells, see[index])
         return found, inputs
 
     def seen_arrays(

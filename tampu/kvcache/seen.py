@@ -94,7 +94,7 @@ class SeenCells:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLayer:
+class SeenAttention:
     """The cache of a layer whose attention weights are computed besides: a `LayerCache`."""
 
     layer: LayerCache

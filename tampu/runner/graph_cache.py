@@ -287,7 +287,7 @@ class GraphCache:
         """Prepare the graph and the data of a step; computes nothing.
 
         Raises:
-            OutOfMemoryError: if it captures values, and there is no memory for them.
+            OutOfMemoryError: if memory for the values that it captures runs out.
         """
         cached = self._cache.step(step.segments)
         built = self.counts.built

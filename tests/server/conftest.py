@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from support.endless import make_endless_model
 from support.fake_runner import FakeStart
@@ -109,3 +110,17 @@ def start(endless_models: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield start
     for server in servers:
         server.end()
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    """A client of the server that a module starts."""
+    with httpx.Client(base_url=server.url, timeout=300) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of the same server."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client

@@ -94,14 +94,11 @@ def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
 
 
 def systemone_template(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the keys of the template of questions; none for other models.
+    """Return the keys of the template of questions.
 
     Raises:
         ModelFileError: if the tokenizer's settings do not name the tokens in it.
     """
-    decision = checkpoint.config.get("decision")
-    if not isinstance(decision, dict):
-        return {}
     settings = checkpoint.json("tokenizer_config.json") or {}
     begin, end, mask = (
         found.get("content") if isinstance(found := settings.get(f"{name}_token"), dict) else found
@@ -109,7 +106,8 @@ def systemone_template(checkpoint: Checkpoint) -> dict[str, object]:
     )
     if not all(isinstance(token, str) for token in (begin, end, mask)):
         raise ModelFileError("tokenizer_config.json", "names no cls_token, sep_token or mask_token")
-    option = _DESCRIBED if decision.get("architecture") == _JULIA else _NAMED
+    is_julia = checkpoint.config["decision"].get("architecture") == _JULIA
+    option = _DESCRIBED if is_julia else _NAMED
     text = (
         f"{begin}{{{{ type }}}} question: {{{{ instructions }}}}{end}"
         f"{{% for o in options %}}{mask} {option}{{% endfor %}}{end}{{{{ state }}}}{end}"
@@ -129,5 +127,6 @@ LAYA = Family(
     optional=_LAYERS,  # the encoder's have other tensors than the head's
     defaults=modern_bert.MODERN_BERT.defaults,
     gather=gather,
+    checkpoint_keys=systemone_template,
     tied=True,  # encoders have no output projection
 )

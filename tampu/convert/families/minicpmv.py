@@ -57,7 +57,7 @@ def parameters(config: Config) -> Parameters:
     vision.require("window_kernel_size", ([2, 2],), [2, 2])
     layer = config.natural("insert_layer_id", vision.natural("insert_layer_id", 6))
     if layer >= vision.layers():
-        raise config.error("insert_layer_id", f"there is no layer {layer}")
+        raise config.error("insert_layer_id", f"layer {layer} does not exist")
     return {
         **QWEN35.parameters(config),
         **tower_keys(vision, image=980, patch=14),

@@ -62,12 +62,6 @@ def http(server: Server) -> Iterator[httpx.Client]:
                 client.post("/v1/unload_lora_adapter", json={"lora_name": model["id"]})
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def load(http: httpx.Client, name: str, file: str = "", **more: Any) -> httpx.Response:
     body = {"lora_name": name, "lora_path": file or f"{name}.gguf", "model": "tiny"} | more
     return http.post("/v1/load_lora_adapter", json=body)

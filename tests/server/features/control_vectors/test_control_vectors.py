@@ -66,18 +66,6 @@ def server(
     server.end()
 
 
-@pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=300) as client:
-        yield client
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[Engine]:
     with Engine.load(folder / "tiny.gguf", threads=1, deterministic=True) as engine:
