@@ -22,7 +22,7 @@ from tampu.engine.events import Reply, Started
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.management import ListPrefixes
 from tampu.engine.request import Request
-from tampu.errors import TampuError
+from tampu.errors import RunnerDiedError, TampuError
 from tampu.runner.events import Failed
 from tampu.server.serve import process_starter
 from tampu.server.serving.crash_loop import CrashLoopBackoff
@@ -106,7 +106,7 @@ class Replica:
 
         The tokens of a prompt, which are known before there is a slot, are sent with the next
         event: until then the request has not begun, and another replica may get it if this one
-        dies.
+        dies, or a new process of the model if only that one does.
 
         Args:
             body: the request.
@@ -136,21 +136,40 @@ class Replica:
         return _name(), ""
 
     async def _replies(self, request: Request[Any], adapters: int) -> AsyncGenerator[Reply, None]:
+        """Yield the replies; if the process dies before the first, ask a new one once.
+
+        Ray ends the children of a replica that it kills shortly before the replica. While a new
+        process starts, that replica ends too, so that its waiting requests go to another.
+        """
+        has_begun = False
         try:
-            async with self._models.use(self._entry, {}, None) as model:
-                await self._adapters.provide(request.adapters, adapters, model)
-                held: list[Reply] = []
-                async with aclosing(model.runner.run(request)) as replies:
-                    async for reply in replies:
-                        self._counting.reply(reply)
-                        if isinstance(reply, Started):
-                            held = [reply]
-                            continue
-                        for each in (*held, reply):
-                            yield each
-                        held = []
+            for may_retry in (True, False):
+                try:
+                    async with aclosing(self._run(request, adapters)) as replies:
+                        async for reply in replies:
+                            has_begun = True
+                            yield reply
+                    return
+                except RunnerDiedError:
+                    if has_begun or not may_retry:
+                        raise
         except TampuError as error:
             yield Failed(type(error).__name__, str(error))
+
+    async def _run(self, request: Request[Any], adapters: int) -> AsyncGenerator[Reply, None]:
+        """Yield the replies of the model, the tokens of the prompt with what follows them."""
+        held: list[Reply] = []
+        async with self._models.use(self._entry, {}, None) as model:
+            await self._adapters.provide(request.adapters, adapters, model)
+            async with aclosing(model.runner.run(request)) as replies:
+                async for reply in replies:
+                    self._counting.reply(reply)
+                    if isinstance(reply, Started):
+                        held = [reply]
+                        continue
+                    for each in (*held, reply):
+                        yield each
+                    held = []
 
     async def take_adapters(self, listed: AdapterList) -> Failed | None:
         """Load and unload adapters as a list says; return why one cannot be loaded."""

@@ -13,12 +13,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from msgspec.structs import replace
 from ray._private.state import available_resources_per_node
 from support.ray_cluster import FAMILIES, NODES, SETTINGS, SLOTS, Live, ray_cluster, streamed
 from support.scripted import write_scripted
+from support.serving import WORKER, command_of
 from support.tiny_hybrid import hybrid_weights, tiny_hybrid
 from support.tiny_model import write_tiny
 from support.waiting import wait_until
@@ -252,6 +254,12 @@ def kill_replica(_: Live) -> None:
     ray.kill(ray.get_actor(min(actors()), namespace="serve"))
 
 
+def kill_process(_: Live) -> None:
+    """Kill the process of a replica's model, not the replica."""
+    ours = psutil.Process().children(recursive=True)
+    next(each for each in ours if WORKER in command_of(each)).kill()
+
+
 def kill_node(live: Live) -> None:
     """Kill a node that has a replica."""
     free = available_resources_per_node()
@@ -259,9 +267,9 @@ def kill_node(live: Live) -> None:
     live.cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.parametrize("kill", [kill_replica, kill_node])
+@pytest.mark.parametrize("kill", [kill_process, kill_replica, kill_node])
 def test_what_dies_ends_its_own_streams_alone(live: Live, kill: Callable[[Live], None]) -> None:
-    """What had sent nothing yet is asked of another replica."""
+    """What had sent nothing yet is asked of another process or another replica."""
     with loaded(live, STREAMS) as load:
         wait_until(lambda: min(requests(live)) > SLOTS, "each replica has some that wait")
         wait_until(lambda: load.begun() >= NODES * SLOTS, "the slots are in use")
