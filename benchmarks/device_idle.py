@@ -76,14 +76,14 @@ def measure(engine: Engine, streams: int, first: int) -> Found:
 
 def load(*, one_step: bool) -> Engine:
     """Load the built-in model."""
-    kept = model_loader._device_tokens
+    kept = device_memory.device_tokens_of
     if one_step:
-        model_loader._device_tokens = lambda *_: None
+        device_memory.device_tokens_of = lambda *_: None
     try:
         options: dict[str, Any] = {"context": 512, "slots": 8, "batch": 128}
         return Engine.load("demo", offload=Offload(99), **options)
     finally:
-        model_loader._device_tokens = kept
+        device_memory.device_tokens_of = kept
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tampu.ml.device_map import is_embedding
 from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.vulkan import VISIBLE, usable_devices
-from tampu.models import bind_model
+from tampu.models import ASSISTANT, assisted, bind_model
 from tampu.nn import Model
 from tampu.nn.lora import attach
 from tampu.settings.model_settings import DEFAULT_CONTEXT
@@ -37,7 +37,7 @@ class BoundModel:
         info: the metadata of the model's own file.
         model: the tensors are bound to it.
         weights: of the model's own file.
-        others: of the adapters and the projector.
+        others: of the adapters, the projector and the assistant.
     """
 
     info: ModelInfo
@@ -107,14 +107,41 @@ def bind(
     if options.name:
         info = replace(info, name=options.name)
     projector = opened(options.projector) if options.projector else None
-    model = bind_model(weights, projector, predicts=options.uses_mtp)
+    assistant = _assistant(options)
+    drafts = resources.enter_context(Weights(assistant)) if assistant else None
+    model = bind_model(weights, projector, drafts, predicts=options.uses_mtp)
     others = [opened(adapter) for adapter, _ in options.adapters]
     for adapter, (_, scale) in zip(others, options.adapters, strict=True):
         attach(model, weights, adapter, scale)
-    bound = BoundModel(info, model, weights, [*others, *([projector] if projector else [])])
+    others += filter(None, (projector, drafts))
+    bound = BoundModel(info, model, weights, others)
     options = _bounded(options, bound, may_exceed=may_exceed)
     model.context = options.context
     return bound, options
+
+
+def is_assistant(file: GGUFFile) -> bool:
+    """Whether a file has an assistant, which is bound to the model whose tokens it guesses."""
+    return assisted(file.metadata.architecture) is not None
+
+
+def has_assistant(options: LoadOptions) -> bool:
+    """Whether the draft model is an assistant, which is loaded with the model."""
+    if options.draft is None or options.spec_type == "none":
+        return False
+    return is_assistant(read_model(options.draft))
+
+
+def _assistant(options: LoadOptions) -> GGUFFile | None:
+    """Return the draft model's file if it is an assistant, with a prefix at its tensors' names."""
+    if options.draft is None or not has_assistant(options):
+        return None
+    file = read_model(options.draft)
+    tensors = {
+        f"{ASSISTANT}{name}": replace(info, name=f"{ASSISTANT}{name}")
+        for name, info in file.tensors.items()
+    }
+    return replace(file, tensors=tensors)
 
 
 def _bounded(options: LoadOptions, bound: BoundModel, *, may_exceed: bool) -> LoadOptions:

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from tampu.engine.bound_model import has_assistant
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
-from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, TampuError
+from tampu.errors import (
+    LoadCancelledError,
+    ModelFileError,
+    OutOfMemoryError,
+    TampuError,
+    UnsupportedModelError,
+)
 from tampu.gguf_compat import read_model
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.speculation import Speculation
@@ -19,6 +26,7 @@ from tampu.store.draft import check_draft
 log = logging.getLogger("tampu")
 
 _MTP_LAYERS = "nextn_predict_layers"
+_UNUSED = "the draft model %s is not used: %s"
 
 
 def load_with_draft(
@@ -33,14 +41,15 @@ def load_with_draft(
     A draft model that does not fit is named in the log, and the model is loaded without it. It is
     loaded first: GPUs have room for all of it, and the model takes what is left.
     """
-    draft = _load_draft(path, options, cancelled)
+    options = _with_fitting_draft(path, options)
+    draft = _load_draft(options, cancelled)
     try:
         model = _load_target(path, options, progress, cancelled)
     except OutOfMemoryError as error:
         if draft is None:
             raise
         draft.close()
-        log.warning("the draft model %s is not used: with it %s", options.draft, error)
+        log.warning(_UNUSED, options.draft, f"with it {error}")
         return load_model(path, options, progress=progress, cancelled=cancelled)
     except BaseException:
         if draft is not None:
@@ -57,10 +66,15 @@ def _load_target(
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
 ) -> LoadedModel:
-    """Load a model, without its layer of multi-token prediction if that does not fit."""
+    """Load a model, without an assistant or a layer of multi-token prediction that does not fit."""
     try:
         return load_model(path, options, progress=progress, cancelled=cancelled)
-    except ModelFileError as error:
+    except (ModelFileError, UnsupportedModelError) as error:
+        if has_assistant(options):
+            plain = msgspec.structs.replace(options, draft=None)
+            model = _load_target(path, plain, progress, cancelled)
+            log.warning(_UNUSED, options.draft, error)
+            return model
         if not options.uses_mtp or not read_model(path).metadata.integer(_MTP_LAYERS, default=0):
             raise
         plain = msgspec.structs.replace(options, spec_type="ngram-simple")
@@ -69,19 +83,28 @@ def _load_target(
         return model
 
 
-def _load_draft(
-    path: Path, options: LoadOptions, cancelled: Callable[[], bool] | None
-) -> LoadedModel | None:
-    """Return the draft model; None if there is none, or if it cannot be used."""
+def _with_fitting_draft(path: Path, options: LoadOptions) -> LoadOptions:
+    """Return the options without a draft model that does not fit, which the log names."""
     if options.draft is None or options.spec_type == "none":
-        return None
+        return options
     try:
         check_draft(read_model(options.draft), read_model(path))
+    except TampuError as error:
+        log.warning(_UNUSED, options.draft, error)
+        return msgspec.structs.replace(options, draft=None)
+    return options
+
+
+def _load_draft(options: LoadOptions, cancelled: Callable[[], bool] | None) -> LoadedModel | None:
+    """Return the draft model; None if there is none by itself, or if it cannot be loaded."""
+    if options.draft is None or options.spec_type == "none" or has_assistant(options):
+        return None
+    try:
         return load_model(Path(options.draft), _draft_options(options), cancelled=cancelled)
     except LoadCancelledError:
         raise
     except TampuError as error:
-        log.warning("the draft model %s is not used: %s", options.draft, error)
+        log.warning(_UNUSED, options.draft, error)
         return None
 
 

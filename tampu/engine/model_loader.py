@@ -20,6 +20,7 @@ from tampu.engine.bound_model import (
 )
 from tampu.engine.cache_allocation import allocate_cache
 from tampu.engine.determinism import check_deterministic
+from tampu.engine.device_memory import device_states_of, device_tokens_of
 from tampu.engine.fit import Machine, place, place_embedding, survey
 from tampu.engine.guesses import find_guesses
 from tampu.engine.kv_store import cache_key, kv_connector
@@ -32,7 +33,7 @@ from tampu.errors import ModelFileError, OutOfMemoryError
 from tampu.kvcache import Cache, CacheSize, KVCacheManager
 from tampu.kvcache.block_file import CacheKey
 from tampu.kvcache.rows import CacheRows
-from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml import Backend, Weights
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.gguf import GGUFFile
@@ -269,8 +270,14 @@ def _graphs(
     backend, words = filled.backend, filled.tokenizer.vocabulary_size
     size = plan.footprint.size
     candidates, outputs = _candidates(device_map, words), max_outputs(size, words)
-    device_tokens = _device_tokens(backend, outputs, candidates, resources)
-    graphs = GraphCache(backend, bound.model, filled.cache, device_tokens=device_tokens)
+    device_tokens = device_tokens_of(backend, outputs, candidates, resources)
+    graphs = GraphCache(
+        backend,
+        bound.model,
+        filled.cache,
+        device_tokens=device_tokens,
+        device_states=device_states_of(backend, bound.model, size, resources),
+    )
     resources.callback(graphs.close)
     _check_vocabulary(bound.file, words, bound.model)
     word, folder = plan.options.tuning
@@ -314,6 +321,7 @@ def _scheduler(
         encoder_cache=encoder_cache,
         connector=KVConnector() if is_encoder else kv_connector(key, options, copies),
         candidates=graphs.candidates,
+        keeps_states=model.assistant is not None,
         drafts=find_guesses(plan.bound, manager, graphs.cache, graphs.candidates, options),
     )
     return scheduler, copies
@@ -369,18 +377,6 @@ def _candidates(device_map: DeviceMap, vocabulary: int) -> tuple[int, ...]:
     device = device_map.of_output()
     few = (n for n in CANDIDATES if n <= vocabulary)
     return tuple(n for n in few if device and device.can_choose(n, vocabulary))
-
-
-def _device_tokens(
-    backend: Backend, outputs: int, candidates: tuple[int, ...], resources: ExitStack
-) -> DeviceTokens | None:
-    """Keep the tokens that greedy requests choose, if one device computes whole steps."""
-    device = backend.device_map.of_output() if backend.device_map.is_on_one else None
-    if device is None or 1 not in candidates or not device.can_look_up(GGMLType.I32, 1):
-        return None
-    kept = DeviceTokens(backend, outputs)
-    resources.callback(kept.close)
-    return kept
 
 
 def _reserve(

@@ -117,7 +117,7 @@ class KVStorage:
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the range of cells that a batch reads, the rows it writes, and its mask."""
-        rows = np.concatenate([s.cells[group, s.start :] for s in segments]).astype(np.int64)
+        rows = np.concatenate([segment.written(group) for segment in segments])
         if self._attention is AttentionKind.IN_ORDER:
             read = self._positions(segments, group, len(rows))
             return read, [rows, *cells_by_position(segments, group, self.spec, read)]

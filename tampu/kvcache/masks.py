@@ -52,16 +52,25 @@ class Segment:
             that no token attends to are not read.
         start: position of the segment's first token.
         bidirectional: (start, end) positions of tokens that attend to one another both ways.
+        unstored: how many of its last tokens have no cells: they attend to those before, and no
+            layer stores keys and values of them.
     """
 
     cells: npt.NDArray[np.int32]
     start: int
     bidirectional: tuple[tuple[int, int], ...] = ()
+    unstored: int = 0
 
     @property
     def end(self) -> int:
         """The position after the segment's last token."""
-        return int(self.cells.shape[1])
+        return int(self.cells.shape[1]) + self.unstored
+
+    def written(self, group: int) -> npt.NDArray[np.int64]:
+        """Return the cell of each token; of one without, the last one, which is not written."""
+        cells = self.cells[group]
+        own = np.concatenate([cells[self.start :], np.repeat(cells[-1:], self.unstored)])
+        return own.astype(np.int64)
 
     def visible(self, group: int, spec: KVCacheSpec) -> tuple[int, npt.NDArray[np.int32]]:
         """Return the first position that any token attends to, and the cells from there on."""
@@ -98,7 +107,7 @@ def cells_by_position(
     for own, segment in zip(table, segments, strict=False):
         first, cells = segment.visible(group, spec)
         begin = first_read(segment, group, spec)
-        own[first - begin : segment.end - begin] = cells
+        own[first - begin : first - begin + len(cells)] = cells
         position_of_cell = np.where(own == NO_CELL, _OTHER, np.arange(begin, begin + read.length))
         masks.append(visible_mask(segment, spec, position_of_cell.astype(np.int32)))
     lengths = [segment.end - segment.start for segment in segments]
@@ -114,7 +123,9 @@ def first_read(segment: Segment, group: int, spec: KVCacheSpec) -> int:
 def _segment_mask(segment: Segment, group: int, spec: KVCacheSpec, cell_range: CellRange) -> Mask:
     first, cells = segment.visible(group, spec)
     position_of_cell = np.full(cell_range.length, _OTHER, np.int32)
-    position_of_cell[cells - cell_range.start] = np.arange(first, segment.end, dtype=np.int32)
+    position_of_cell[cells - cell_range.start] = np.arange(
+        first, first + len(cells), dtype=np.int32
+    )
     return visible_mask(segment, spec, position_of_cell)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _OF_LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_OUTPUT = re.compile(r"(output|output_norm|cls|v|mm)\.")
+_OF_ASSISTANT = "assistant."
 _EMBEDDING = frozenset({"token_embd", "token_embd_norm", "token_types", "position_embd"})
 _OF_ALL_LAYERS = re.compile(r"rope_")
 _EXPERTS = re.compile(r"_(ch)?exps\.")
@@ -129,6 +130,8 @@ class DeviceMap:
 
 def layer_of(name: str, blocks: int) -> int | None:
     """Return the layer of a tensor, `blocks` for the output's; None: the input embeddings."""
+    if name.startswith(_OF_ASSISTANT):
+        return blocks
     if not _EMBEDDING.isdisjoint(name.split(".")):
         return None
     if match := _OF_LAYER.match(name):

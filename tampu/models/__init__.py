@@ -15,9 +15,12 @@ from tampu.ml import RopeMode, Tensor, Weights
 
 _RANK = 4  # GGUF's pooling type of models that rank documents
 
+ASSISTANT = "assistant."
+"""The prefix of an assistant's tensors, whose names are those of the model's otherwise."""
+
 log = logging.getLogger("tampu")
 
-__all__ = ["Architecture", "architectures", "bind_model"]
+__all__ = ["ASSISTANT", "Architecture", "architectures", "assisted", "bind_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +31,36 @@ class Architecture:
         path: `module:class`.
         constants: options that are not in files.
         decision_types: the classes of files with a `decision.type`, by its values.
+        assistants: the classes of assistants, by the architectures of their files.
     """
 
     path: str
     constants: Mapping[str, Any] = field(default_factory=dict)
     decision_types: Mapping[str, str] = field(default_factory=dict)
+    assistants: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, decision_type: str = "") -> type[nn.Model]:
         """Import the class."""
-        path = self.decision_types.get(decision_type, self.path)
-        module, _, name = path.partition(":")
-        found: type[nn.Model] = vars(importlib.import_module(module))[name]
+        found: type[nn.Model] = _imported(self.decision_types.get(decision_type, self.path))
         return found
+
+    def load_assistant(self, architecture: str) -> type[nn.Assistant]:
+        """Import the class of an assistant.
+
+        Raises:
+            UnsupportedModelError: if it is not one of this architecture.
+        """
+        if architecture not in self.assistants:
+            raise UnsupportedModelError(
+                f"architecture '{architecture}' is no assistant of this model"
+            )
+        found: type[nn.Assistant] = _imported(self.assistants[architecture])
+        return found
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return vars(importlib.import_module(module))[name]
 
 
 _BUILT_IN: Mapping[str, Architecture] = {
@@ -72,7 +93,10 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma-embedding2": Architecture("tampu.models.gemma_embedding2:GemmaEmbedding2"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
-    "gemma4": Architecture("tampu.models.gemma4:Gemma4"),
+    "gemma4": Architecture(
+        "tampu.models.gemma4:Gemma4",
+        assistants={"gemma4-assistant": "tampu.models.gemma4_assistant:Gemma4Assistant"},
+    ),
     "glm4": Architecture("tampu.models.glm4:Glm4"),
     "glm4moe": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
@@ -168,8 +192,18 @@ def architectures() -> dict[str, Architecture]:
     return {**_BUILT_IN, **plugged}
 
 
+def assisted(architecture: str) -> str | None:
+    """Return the architecture whose tokens an assistant guesses; None: it is no assistant."""
+    entries = architectures().items()
+    return next((name for name, entry in entries if architecture in entry.assistants), None)
+
+
 def bind_model(
-    weights: Weights, projector: Weights | None = None, *, predicts: bool = False
+    weights: Weights,
+    projector: Weights | None = None,
+    assistant: Weights | None = None,
+    *,
+    predicts: bool = False,
 ) -> nn.Model:
     """Return the model in a file; its weights are not loaded yet.
 
@@ -177,6 +211,7 @@ def bind_model(
         weights: of the file.
         projector: of a second file with the encoders, in llama.cpp's layout; None: they are in the
             first file, or there are none.
+        assistant: of the file of an assistant; None: there is none.
         predicts: whether its layer of multi-token prediction is used, if it has one that fits.
 
     Raises:
@@ -187,6 +222,11 @@ def bind_model(
     metadata = weights.file.metadata
     entry = architectures().get(metadata.architecture)
     if entry is None:
+        if target := assisted(metadata.architecture):
+            raise UnsupportedModelError(
+                f"architecture '{metadata.architecture}' guesses the tokens of a model of "
+                f"'{target}', which its file is given to as a draft model (--draft)"
+            )
         raise UnsupportedModelError(
             f"architecture '{metadata.architecture}' is not known; docs/models.md lists those that "
             "are; others need the engine llamacpp"
@@ -199,11 +239,12 @@ def bind_model(
     model.vision = _bind_encoder(name, kind.vision_types, "vision", weights, projector)
     model.audio = _bind_encoder(name, kind.audio_types, "audio", weights, projector)
     model.mtp = _bind_mtp(model, weights) if predicts else None
+    model.assistant = _bind_assistant(entry, model, weights, assistant) if assistant else None
     if metadata.integer("pooling_type", default=0) == _RANK and not model.ranks:
         what = "it ranks (pooling_type 4), but has neither cls.weight nor cls.output.weight"
         raise ModelFileError("tensors", what)
     unused = (*model.unused, *(name for each in model.encoders for name in each.unused))
-    files = (weights, projector) if projector else (weights,)
+    files = tuple(filter(None, (weights, projector, assistant)))
     for each in files:
         left = [name for name in each.unused() if not name.startswith(unused)]
         if left:
@@ -211,6 +252,19 @@ def bind_model(
     for each in files:
         _warn_of_encoders(each, model)
     return model
+
+
+def _bind_assistant(
+    entry: Architecture, model: nn.Model, weights: Weights, source: Weights
+) -> nn.Assistant:
+    """Return the assistant in a file, whose tensors have the prefix `assistant.`."""
+    kind = entry.load_assistant(source.file.metadata.architecture)
+    options = nn.read_options(kind.options_type, source.file.metadata, {})
+    assistant = nn.bind(kind, source, options, ASSISTANT)
+    assistant.options = options
+    vocabulary = weights.file.tensors["token_embd.weight"].shape[0]
+    assistant.check(model.options.embedding, vocabulary)
+    return assistant
 
 
 def _bind_mtp(model: nn.Model, weights: Weights) -> nn.MTPLayer | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tampu import nn
@@ -315,7 +315,15 @@ class Gemma4(nn.Model):
                 is_causal=not has_window,
             )
             shapes.append(shape)
-        return shapes
+        return shapes + self._assistant_shapes(shapes[: o.own])
+
+    def _assistant_shapes(self, own: Sequence[nn.LayerShape]) -> list[nn.LayerShape]:
+        """Return the shapes of the assistant's layers, which read the last of their kind."""
+        if self.assistant is None:
+            return []
+        last = {self.options.has_window[index]: index for index in range(len(own))}
+        sources = [last[has_window] for has_window in self.assistant.options.has_window]
+        return [replace(own[index], shared_layer=index) for index in sources]
 
     def hidden(self, batch: nn.Batch, caches: Sequence[nn.LayerCache]) -> Tensor:
         """Return the final hidden states (m, features) of the tokens that `batch.outputs` names."""
@@ -347,6 +355,15 @@ class Gemma4(nn.Model):
         """Return the logits (m, vocabulary) of hidden states."""
         logits, cap = self.output(hidden), self.options.logit_cap
         return nn.soft_cap(logits, cap) if cap else logits
+
+    def guess(
+        self, batch: nn.Batch, hidden: Tensor, caches: Sequence[nn.LayerCache], vocabulary: int
+    ) -> tuple[Tensor, Tensor]:
+        o = self.options
+        if self.assistant is None:
+            return super().guess(batch, hidden, caches, vocabulary)
+        embeddings = self.token_embedding(batch.tokens) * math.sqrt(o.embedding)
+        return self.assistant(embeddings, hidden, batch.positions, caches[o.layers :], vocabulary)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:
         """Rotate keys further."""

@@ -8,6 +8,7 @@ from tampu.ml.convolution import project_patches as project_patches
 from tampu.ml.recurrence import slide as slide
 from tampu.ml.recurrence import softplus as softplus
 from tampu.ml.rotary import Rope as Rope
+from tampu.nn.assistant import Assistant as Assistant
 from tampu.nn.attention import AttentionScale as AttentionScale
 from tampu.nn.attention import Heads as Heads
 from tampu.nn.attention import Rotation as Rotation

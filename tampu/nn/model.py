@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from tampu.errors import ComputeError, ShapeError
 from tampu.ml import Graph, Tensor
+from tampu.nn.assistant import Assistant
 from tampu.nn.cache import LayerCache
 from tampu.nn.media import AudioModel, Encoder, MediaItem, VisionModel
 from tampu.nn.module import Module
@@ -181,6 +182,7 @@ class Model(Module):
         audio_types: audio encoders, as `vision_types`.
         mtp_type: the class of its layer of multi-token prediction; None: it is not supported.
         mtp: this layer; None for a model or a file without one, or if it is not used.
+        assistant: guesses next tokens, from a file of its own; None: there is none.
         vision: the vision encoder; None for a model or a file without one.
         audio: the audio encoder; None for a model or a file without one.
     """
@@ -197,6 +199,7 @@ class Model(Module):
     vision: VisionModel | None = None
     audio: AudioModel | None = None
     mtp: MTPLayer | None = None
+    assistant: Assistant | None = None
 
     @property
     def positions_per_token(self) -> int:
@@ -293,6 +296,26 @@ class Model(Module):
             ComputeError: if the model has no such layer.
         """
         raise ComputeError("the model has no layer of multi-token prediction")
+
+    def guess(
+        self,
+        batch: Batch,  # noqa: ARG002
+        hidden: Tensor,  # noqa: ARG002
+        caches: Sequence[LayerCache],  # noqa: ARG002
+        vocabulary: int,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits (n, m) after tokens and the next hidden states, by the assistant.
+
+        Args:
+            batch: one token of each sequence.
+            hidden: F32, (n, features): the final hidden states of the tokens before.
+            caches: of all layers, the assistant's last.
+            vocabulary: of how many of the first tokens logits are needed, at least.
+
+        Raises:
+            ComputeError: if the model has no assistant.
+        """
+        raise ComputeError("the model has no assistant")
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
         """Move cached keys to other positions, when the context is full.

@@ -19,11 +19,15 @@ from tampu.runner.capture import (
     SequenceCapture,
     media_points,
 )
+from tampu.runner.drafters import MAX_GUESS
 from tampu.runner.encoder_cache import EncoderCache
 from tampu.runner.layout import PlacedMedia
 from tampu.runner.sequence import Sequence
 from tampu.runner.steering import SteeringPlanner
 from tampu.runner.step_inputs import CrossAttentionRows, StepInputs, most_in_full
+
+STATES = MAX_GUESS + 1
+"""Hidden states that are kept of a slot: of a token and its drafts."""
 
 _NO_ROWS: Rows = np.empty((0, 0), np.float32)
 
@@ -133,6 +137,7 @@ def to_plan(
     wants_logits: bool,
     positions_per_token: int,
     candidates: tuple[int, ...] = (),
+    keeps_states: bool = False,
 ) -> Plan:
     """Return the plan of a batch, which is computed once its tokens are known.
 
@@ -144,6 +149,7 @@ def to_plan(
         wants_logits: whether outputs are logits, else hidden states.
         positions_per_token: the number of coordinates of a position.
         candidates: how many of the best logits a graph can return instead of all.
+        keeps_states: whether the final hidden states of outputs are kept for an assistant.
     """
     parts = [part for part in every if part.count]
     rows = sum(part.count for part in parts)
@@ -173,9 +179,29 @@ def to_plan(
         *_candidates(every, len(outputs), candidates if wants_logits else ()),
         CapturedRows.of([part for _, part in captures]) if captures else None,
         steering.plan([(part.sequence.variant.steering, part.count) for part in parts]),
+        state_rows=_state_rows(parts, outputs) if keeps_states and outputs else None,
     )
     media = tuple(_captured_media(parts, encoder_cache))
     return Plan(every, inputs, [part for part, _ in captures], media)
+
+
+def state_row(sequence: Sequence, position: int) -> int:
+    """Return where the hidden state of a token is kept: a row for each draft of a slot's step."""
+    return -1 if sequence.slot is None else sequence.slot * STATES + position % STATES
+
+
+def _state_rows(parts: list[BatchPart], outputs: list[int]) -> npt.NDArray[np.int64]:
+    """Return where the hidden state of each output is kept; -1: nowhere.
+
+    Of a prompt's outputs, the last ones are: more rows would be written twice.
+    """
+    rows = np.full(len(outputs), -1, np.int64)
+    for part in parts:
+        first = part.output + max(part.outputs - STATES, 0)
+        for output in range(first, part.output + part.outputs):
+            position = part.start + outputs[output] - part.row
+            rows[output] = state_row(part.sequence, position)
+    return rows
 
 
 def _capturing(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import TampuError
+from tampu.errors import ShapeError, TampuError
 from tampu.kvcache import Cache, CacheStep
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
+from tampu.ml.device_states import DeviceStates
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.tensor import Shape
 from tampu.ml.top_k import find_top_k, with_logits, with_rows
@@ -64,7 +66,12 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, backend: Backend, model: Model, cache: Cache, device_tokens: DeviceTokens | None
+        self,
+        backend: Backend,
+        model: Model,
+        cache: Cache,
+        device_tokens: DeviceTokens | None,
+        device_states: DeviceStates | None = None,
     ) -> None:
         self.adapters = ChosenAdapters()
         self.points = ModelPoints(model)
@@ -72,6 +79,7 @@ class GraphBuilder:
         self._model = model
         self._cache = cache
         self._device_tokens = device_tokens
+        self._device_states = device_states
 
     def build(self, shape: GraphShape) -> Graph:
         """Build the graph of a step.
@@ -90,6 +98,7 @@ class GraphBuilder:
         """Return the data of a step's inputs, in the order of `Graph.inputs`."""
         data: list[Data] = [step.tokens, step.positions, step.outputs]
         data += [step.sources] if self._device_tokens else []
+        data += [_state_rows(step, self._device_states)] if self._device_states else []
         data += [] if step.in_full is None else [step.in_full]
         if step.embeddings is not None and step.embedded_rows is not None:
             data += [step.embeddings, step.embedded_rows]
@@ -179,6 +188,10 @@ class GraphBuilder:
         if self._device_tokens:
             inputs.append(context.input("sources", (n,), GGMLType.I32))
             batch = replace(batch, tokens=self._device_tokens.select(batch.tokens, inputs[-1]))
+        if self._device_states:
+            kind = GGMLType.I32 if shape.guesses else GGMLType.I64
+            inputs.append(context.input("state_rows", (shape.outputs,), kind))
+        state_rows = inputs[-1]
         if shape.in_full:
             inputs.append(context.input("in_full", (shape.in_full,), GGMLType.I32))
         in_full = inputs[-1]
@@ -206,13 +219,8 @@ class GraphBuilder:
         layers, seen = inside.watch(self._cache, cache.layers)
         inputs += seen
         with self.adapters.building(*reversed(adapters)):
-            if shape.drafts_from:
-                result = self._model.draft_logits(batch, layers, shape.drafts_from)
-            else:
-                result = self._hidden(batch, layers, inside)
-            if shape.wants_logits and not shape.drafts_from:
-                result = self._model.head(result)
-            if shape.candidates:
+            result = self._result(shape, batch, layers, inside, state_rows)
+            if shape.candidates and not shape.guesses:
                 found = find_top_k(result, shape.candidates)
                 if self._device_tokens and shape.candidates == 1 and not shape.drafts_from:
                     context.forward(self._device_tokens.store(found, result.shape[1]))
@@ -220,6 +228,41 @@ class GraphBuilder:
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
         return Graph(context, [*inputs, *cache.inputs], result, inside.values)
+
+    def _result(
+        self,
+        shape: GraphShape,
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        inside: GraphPoints,
+        state_rows: Tensor,
+    ) -> Tensor:
+        """Return the logits or the hidden states of a batch's outputs, or an assistant's guesses.
+
+        `state_rows`: where hidden states are kept for an assistant, or are read, if there is one.
+        """
+        if shape.guesses:
+            return self._guessed(shape, batch, caches, state_rows)
+        if shape.drafts_from:
+            return self._model.draft_logits(batch, caches, shape.drafts_from)
+        hidden = self._hidden(batch, caches, inside)
+        if self._device_states:
+            batch.context.forward(self._device_states.store(hidden, state_rows))
+        return self._model.head(hidden) if shape.wants_logits else hidden
+
+    def _guessed(
+        self, shape: GraphShape, batch: Batch, caches: Sequence[LayerCache], state_rows: Tensor
+    ) -> Tensor:
+        """Return what an assistant guesses (guesses * tokens, 3), as `with_logits` does."""
+        if self._device_states is None:
+            raise ShapeError("no hidden states are kept for an assistant")
+        hidden, found = self._device_states.load(state_rows), list[Tensor]()
+        for _ in range(shape.guesses):
+            logits, hidden = self._model.guess(batch, hidden, caches, shape.drafts_from)
+            best = find_top_k(logits, 1)
+            found.append(with_logits(best, logits))
+            batch = replace(batch, tokens=best.reshape(shape.tokens))
+        return reduce(lambda every, each: every.concat(each, 0), found)
 
     def _seen_arrays(self, captured: CapturedRows) -> list[Data]:
         layers = {point.layer for point in captured.points if point.name == ATTENTIONS}
@@ -239,3 +282,11 @@ class GraphBuilder:
         if self.points.last in points:
             states = inside.see(self.points.last, states)
         return states.rows(batch.outputs) if capture else states
+
+
+def _state_rows(step: StepInputs, states: DeviceStates) -> Data:
+    """Return which rows of hidden states a step reads or writes."""
+    if step.state_rows is None:
+        return np.full(len(step.outputs), states.spare, np.int64)
+    rows = np.where(step.state_rows < 0, states.spare, step.state_rows)
+    return rows.astype(np.int32) if step.guesses else rows

@@ -17,6 +17,7 @@ from tampu.errors import TampuError
 from tampu.kvcache import Cache
 from tampu.ml import Backend
 from tampu.ml.backend import Computed
+from tampu.ml.device_states import DeviceStates
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.nn import MediaItem, Model
 from tampu.nn.lora import AdapterStacks, Pair
@@ -127,13 +128,14 @@ class GraphCache:
         *,
         reuse: bool = True,
         device_tokens: DeviceTokens | None = None,
+        device_states: DeviceStates | None = None,
     ) -> None:
         self.backend = backend
         self.model = model
         self.counts = GraphCounts()
         self.keeps_tokens = device_tokens is not None
         self._cache = cache
-        self._builder = GraphBuilder(backend, model, cache, device_tokens)
+        self._builder = GraphBuilder(backend, model, cache, device_tokens, device_states)
         self._decoders = _LRUGraphs(_MAX_GRAPHS if reuse else 0, self.counts)
         self._encoders = _LRUGraphs(_MAX_ENCODERS, self.counts)
         self._reserved = 0

@@ -32,6 +32,7 @@ class GraphShape(NamedTuple):
         steering: the points at which values are changed.
         drafts_from: multi-token prediction computes it, with the logits of so many of the first
             tokens of the vocabulary; 0: the model does.
+        guesses: how many tokens after each an assistant guesses; 0: another part computes it.
     """
 
     tokens: int
@@ -48,6 +49,7 @@ class GraphShape(NamedTuple):
     seen: SeenShape = NOTHING_SEEN
     steering: SteeringShape = UNSTEERED
     drafts_from: int = 0
+    guesses: int = 0
 
     @classmethod
     def of(cls, step: StepInputs, views: tuple[CacheView, ...]) -> GraphShape:
@@ -67,6 +69,7 @@ class GraphShape(NamedTuple):
             NOTHING_SEEN if step.captured is None else step.captured.shape,
             UNSTEERED if step.steering is None else step.steering.tables.shape,
             step.drafts_from,
+            step.guesses,
         )
 
 

@@ -39,6 +39,16 @@ def first_tokens(vocabulary: int) -> int:
     return _FIRST if vocabulary >= 2 * _FIRST else vocabulary
 
 
+def needed_tokens(vocabulary: int, asked: Iterable[Sequence]) -> int:
+    """Return how many of the first tokens of a vocabulary the texts of sequences consist of."""
+    first = first_tokens(vocabulary)
+    if first == vocabulary:
+        return first
+    last = [each.tokens[max(each.length - _LOOKED_AT, 0) : each.length] for each in asked]
+    is_rare = np.concatenate(last) >= first
+    return vocabulary if is_rare.mean() > _RARE else first
+
+
 class MTPDrafter:
     """Guesses the next tokens of answers. The run loop's thread alone calls it.
 
@@ -113,7 +123,7 @@ class MTPDrafter:
     def _guess(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Return the guesses of sequences that have cells for them."""
         found: dict[Sequence, list[int]] = {sequence: [] for sequence in wanted}
-        vocabulary = self._needed(wanted)
+        vocabulary = needed_tokens(self._vocabulary, wanted)
         for number in range(max(wanted.values(), default=0)):
             asked = [sequence for sequence, count in wanted.items() if count > number]
             last = [
@@ -124,15 +134,6 @@ class MTPDrafter:
             for sequence, token in zip(asked, tokens, strict=True):
                 found[sequence].append(token)
         return found
-
-    def _needed(self, asked: Iterable[Sequence]) -> int:
-        """Return how many of the first tokens of the vocabulary these texts consist of."""
-        first = first_tokens(self._vocabulary)
-        if first == self._vocabulary:
-            return first
-        last = [each.tokens[max(each.length - _LOOKED_AT, 0) : each.length] for each in asked]
-        is_rare = np.concatenate(last) >= first
-        return self._vocabulary if is_rare.mean() > _RARE else first
 
     def _compute(
         self, asked: list[Sequence], places: list[int], tokens: list[int], vocabulary: int

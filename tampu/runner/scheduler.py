@@ -66,6 +66,7 @@ class Scheduler:
         connector: KVConnector | None = None,
         candidates: tuple[int, ...] = (),
         drafts: DraftSource | None = None,
+        keeps_states: bool = False,
     ) -> None:
         """Start without sequences.
 
@@ -80,6 +81,7 @@ class Scheduler:
             connector: stores what sequences leave in the cache; None: nothing does.
             candidates: how many of the best logits graphs can return where these are enough.
             drafts: guesses the next tokens of answers; None: each step has one token of each.
+            keeps_states: whether the final hidden states of outputs are kept for an assistant.
         """
         self.kv_manager = kv_manager
         self.encoder_cache = encoder_cache or EncoderCache(0)
@@ -91,6 +93,7 @@ class Scheduler:
         self._max_outputs = max_outputs
         self._positions_per_token = positions_per_token
         self.candidates = candidates
+        self._keeps_states = keeps_states
         self._postponed: Sequence | None = None  # the last step had no room for its image or sound
         self._gave_logits = False
         self._started = 0
@@ -189,6 +192,7 @@ class Scheduler:
             wants_logits=step.wants_logits,
             positions_per_token=self._positions_per_token,
             candidates=self.candidates,
+            keeps_states=self._keeps_states,
         )
 
     def needed_media(self) -> PlacedMedia | None:

@@ -52,6 +52,9 @@ class StepInputs:
         steering: of values inside the model; None if no request changes any.
         drafts_from: multi-token prediction computes it, with the logits of so many of the first
             tokens of the vocabulary; 0: the model does.
+        guesses: how many tokens after each an assistant guesses; 0: another part computes it.
+        state_rows: I64, (m,): where the final hidden states of outputs are kept for an assistant,
+            or where it reads them; None: they are not needed again.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -69,6 +72,8 @@ class StepInputs:
     captured: CapturedRows | None = None
     steering: StepSteering | None = None
     drafts_from: int = 0
+    guesses: int = 0
+    state_rows: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Take all tokens as given."""

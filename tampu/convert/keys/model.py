@@ -95,7 +95,8 @@ CONFIG = Keys(
              "mtp_use_dedicated_embeddings", "vocab_size_per_layer_input", "audio_config",
              "vision_config", "use_clipped_linears", "standardize", "position_embedding_size",
              "mm_posemb_size", "use_bias", "use_conv_bias", "mamba_conv_bias", "mamba_proj_bias",
-             "projectors_bias", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+             "projectors_bias", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
+             "use_ordered_embeddings", "num_centroids", "centroid_intermediate_top_k"),
             TENSORS,
         ),
         **dict.fromkeys(
