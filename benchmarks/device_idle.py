@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tampu.engine import model_loader
+from tampu.engine import device_memory
 from tampu.engine.engine import Engine
 from tampu.ml.device_map import Offload
 from tampu.runner.stats import DEVICE

@@ -10,7 +10,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
-from tampu.models import architectures
+from tampu.models import architectures, assisted
 from tampu.sampling.checked_options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS, keyword_values
 from tampu.settings.choices import ENGINES, POOLINGS, SPEC_TYPES
@@ -221,9 +221,10 @@ def choose_engine(wanted: str, architecture: str) -> str:
 
     Args:
         wanted: native or llamacpp; auto: llama.cpp for architectures that the native engine does
-            not support.
+            not support. An assistant, which no engine loads alone, is refused by the native one.
         architecture: of the model.
     """
     if wanted != AUTO:
         return wanted
-    return NATIVE if architecture in architectures() else LLAMACPP
+    is_known = architecture in architectures() or assisted(architecture) is not None
+    return NATIVE if is_known else LLAMACPP

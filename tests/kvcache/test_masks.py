@@ -26,9 +26,18 @@ def rows_of(mask: npt.NDArray[np.float16]) -> list[Any]:
     return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
 
 
+def unstored(cells: str) -> Segment:
+    """Return a token that has no cell, after those of a sequence."""
+    stored = segment(cells, 0).cells
+    return Segment(stored, stored.shape[1], unstored=1)
+
+
 @pytest.mark.parametrize(
     ("segments", "window", "rows"),
     [
+        pytest.param([unstored("0 2 5")], None, ["x.x..x"], id="a token without a cell"),
+        pytest.param([unstored("0 2 5"), unstored("4 1")], 2,
+                     [".....x", ".x...."], id="windows of tokens without cells"),
         pytest.param([segment("0 1 2", 0)], None, ["x.....", "xx....", "xxx..."], id="prompt"),
         pytest.param([segment("0 1 2 3", 3)], None, ["xxxx.."], id="next token"),
         pytest.param([segment("0 1 2 3", 2)], None, ["xxx...", "xxxx.."], id="rest of a prompt"),
@@ -178,3 +187,13 @@ def test_by_position_the_same_cells_are_visible(
         seen = np.flatnonzero(mask[row] == 0)
         assert set(table[own][seen]) == set(np.flatnonzero(expected[row] == 0))
         assert np.array_equal(table[own][seen], segment.cells[0][seen + begin])
+
+
+def test_a_token_without_a_cell_is_at_no_position_of_the_cache() -> None:
+    asked, spec = unstored("0 2 5"), KVCacheSpec(None)
+    table, _, mask = cells_by_position([asked], 0, spec, PositionRange(1, 6))
+    assert table.tolist() == [[0, 2, 5, -1, -1, -1]]
+    assert rows_of(mask) == ["xxx..."]
+    assert asked.end == 4
+    assert asked.written(0).tolist() == [5]
+    assert segment("0 2 5", 1).written(0).tolist() == [2, 5]
