@@ -52,7 +52,7 @@ class Architecture:
         """
         if architecture not in self.assistants:
             raise UnsupportedModelError(
-                f"architecture '{architecture}' is no assistant of this model"
+                f"architecture '{architecture}' does not guess tokens of this one"
             )
         found: type[nn.Assistant] = _imported(self.assistants[architecture])
         return found
@@ -193,7 +193,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def assisted(architecture: str) -> str | None:
-    """Return the architecture whose tokens an assistant guesses; None: it is no assistant."""
+    """Return the architecture whose tokens an assistant guesses; None: it is none of these."""
     entries = architectures().items()
     return next((name for name, entry in entries if architecture in entry.assistants), None)
 

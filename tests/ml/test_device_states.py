@@ -19,8 +19,8 @@ def test_states_are_read_from_the_rows_that_they_were_written_to() -> None:
         rows = writing.input("rows", (2,), GGMLType.I64)
         writing.forward(kept.store(states, rows))
         result = writing.output(states * 2.0)
-        inputs = [(states, values), (rows, np.array([2, kept.spare], np.int64))]
-        backend.compute(writing, inputs, [result])
+        written = np.array([2, kept.spare], np.int64)
+        backend.compute(writing, [(states, values), (rows, written)], [result])
     with closing(backend.context(16)) as reading:
         rows = reading.input("rows", (3,), GGMLType.I32)
         result = reading.output(kept.load(rows))

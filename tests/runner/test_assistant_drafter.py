@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from runner.test_mtp_drafter import sequence_of
+from support.drafting import sequence_of
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed

@@ -6,18 +6,12 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from support.fake_graphs import letter
+from support.drafting import sequence_of
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
-from tampu.runner.detokenizer import Detokenizer
-from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.mtp_drafter import MTPDrafter, first_tokens
-from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs
-from tampu.sampling import Sampler
-from tampu.sampling.options import SamplingOptions
-from tampu.tokenizer import IncrementalDecoder
 
 LARGE = 200_000
 
@@ -42,25 +36,6 @@ class Guesses:
         result: Future[Computed] = Future()
         result.set_result(Computed([rows], 0, 0))
         return result
-
-
-def sequence_of(manager: KVCacheManager, tokens: list[int]) -> Sequence:
-    """Return a sequence of which all tokens but the last are computed."""
-    known = np.zeros(33, np.int32)
-    known[: len(tokens)] = tokens
-    table = manager.allocate(32)
-    assert manager.append(table, len(tokens) - 1, known[: len(tokens)], is_prompt=True)
-    return Sequence(
-        GenerateOptions(),
-        Sampler(SamplingOptions(), LARGE),
-        Detokenizer((), IncrementalDecoder(letter)),
-        lambda _: None,
-        known,
-        known.copy(),
-        len(tokens),
-        len(tokens),
-        table,
-    )
 
 
 def drafter_of(vocabulary: int, cells: int = 64) -> tuple[MTPDrafter, Guesses, KVCacheManager]:

@@ -1,13 +1,23 @@
-"""What tests of drafts share: costs of steps, answers of several requests, ways to sample."""
+"""What tests of drafts share: costs of steps, answers, sequences, ways to sample."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+from support.fake_graphs import letter
+
 from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
+from tampu.kvcache import KVCacheManager
+from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.generate_options import GenerateOptions
+from tampu.runner.sequence import Sequence
 from tampu.runner.step_times import StepTimes
+from tampu.sampling import Sampler
+from tampu.sampling.options import SamplingOptions
+from tampu.tokenizer import IncrementalDecoder
 
 COUNT = 40
 """Tokens of each answer."""
@@ -44,3 +54,22 @@ def answers(engine: Engine, prompts: list[list[int]], **options: object) -> list
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         return list(pool.map(answer, prompts))
+
+
+def sequence_of(manager: KVCacheManager, tokens: list[int]) -> Sequence:
+    """Return a sequence of which all tokens but the last are computed."""
+    known = np.zeros(33, np.int32)
+    known[: len(tokens)] = tokens
+    table = manager.allocate(32)
+    assert manager.append(table, len(tokens) - 1, known[: len(tokens)], is_prompt=True)
+    return Sequence(
+        GenerateOptions(),
+        Sampler(SamplingOptions(), 200_000),
+        Detokenizer((), IncrementalDecoder(letter)),
+        lambda _: None,
+        known,
+        known.copy(),
+        len(tokens),
+        len(tokens),
+        table,
+    )
