@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -16,18 +17,22 @@ from tampu.engine.capture_file import write_captures
 from tampu.engine.captures import Capture, Captured
 from tampu.engine.control_vector import ControlVector
 from tampu.engine.control_vector_maker import Method, make_directions
+from tampu.engine.input_processor import Prompt
 from tampu.engine.native import NativeModel
 from tampu.engine.prompts import Prompt as AnyPrompt
-from tampu.engine.python_requests import Message, PythonRequests, embedded_prompt
+from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
 from tampu.engine.request import NO_LORA, Lora
 from tampu.engine.steering import GivenSteering, steering_of
 from tampu.errors import RequestError
 from tampu.ml import Tensor
 from tampu.nn.points import LAYER_OUTPUTS, final_norm
 from tampu.runner.capture_options import CaptureOptions
+from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import NumberedMedia
 from tampu.runner.pooled import compute_in_parts
+from tampu.runner.stats import Trace
 from tampu.sampling import top_logprobs
+from tampu.sampling.candidates import require_finite
 
 CapturePrompt: TypeAlias = str | Sequence[int | NumberedMedia | PreparedMedia | Message]
 """A prompt, or the messages of a conversation."""
@@ -192,6 +197,54 @@ class CapturingModel(NativeModel):
         ]
         found = make_directions(self, pairs[0], pairs[1], method)
         return ControlVector(found, self.info.architecture)
+
+    def detect_nan(self) -> None:
+        """Check every value computed from now on for NaN and infinity; slow; errors name layers."""
+        self.runner.graphs.detect_nan()
+
+    @contextmanager
+    @checked
+    def trace(self, path: FilePath) -> Iterator[None]:
+        """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing."""
+        with closing(Trace(Path(path))) as trace:
+            self.runner.stats.trace = trace
+            try:
+                yield
+            finally:
+                self.runner.stats.trace = None
+
+    @checked
+    def logits(
+        self,
+        prompt: Prompt,
+        images: Sequence[File] = (),
+        *,
+        chunk: int | None = None,
+        steering: GivenSteering = (),
+    ) -> npt.NDArray[np.float32]:
+        """Return the logits at every position of a prompt, float32, (positions, vocabulary).
+
+        Args:
+            prompt: text or token ids.
+            images: as `prepare_image` takes them; inserted after the prompt's first token.
+            chunk: the maximum number of tokens computed at once; None: as many as fit.
+            steering: changes of values inside the model, as for `generate`.
+
+        Raises:
+            RequestError: for an empty prompt, unknown tokens, or images.
+            ContextLengthError: for a prompt longer than the context.
+            ComputeError: if a logit is NaN or infinite.
+        """
+        files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
+        if chunk is not None and chunk < 1:
+            raise RequestError(f"chunk must be 1 or more, not {chunk}")
+        if files:
+            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            prompt = [*given[:1], *map(self.media.prepare_image, files), *given[1:]]
+        options = GenerateOptions(max_tokens=0, steering=steering_of(steering))
+        found = self.inputs.rows(prompt, options, wants_logits=True, chunk=chunk)
+        require_finite(float(found.max()) if found.size else 0.0)
+        return found
 
     def _given(self, prompt: CapturePrompt) -> AnyPrompt:
         if isinstance(prompt, str):

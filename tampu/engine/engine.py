@@ -11,63 +11,40 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any, Self, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from tampu.chat.media import Item, PreparedMedia
+from tampu.chat.media import PreparedMedia
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template_loader import model_template
 from tampu.engine.arguments import FilePath, checked
 from tampu.engine.async_requests import AsyncRequests
 from tampu.engine.backend import ReplySink, Running
-from tampu.engine.captures import Captured, CapturedEmbeddings
 from tampu.engine.capturing import CapturingModel
 from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream, completion
 from tampu.engine.draft_loader import load_with_draft
+from tampu.engine.embedding_model import EmbeddingModel
 from tampu.engine.events import Reply
 from tampu.engine.handlers import HANDLERS
 from tampu.engine.handlers.generate import generate
-from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
-from tampu.engine.input_processor import Prompt, flat
+from tampu.engine.input_processor import Prompt
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import LoadedModel
 from tampu.engine.prepared_options import prepared_options
-from tampu.engine.python_requests import File, Message, PythonRequests, embedded_prompt, read_file
-from tampu.engine.questions import RERANK_INSTRUCTION, Decisions, Question
-from tampu.engine.request import NO_LORA, Lora
-from tampu.engine.requests import (
-    Decide,
-    Embed,
-    Generate,
-    Pair,
-    Rank,
-    Rerank,
-    Score,
-    ScoredContinuation,
-)
-from tampu.engine.scoring import Continuation, Prompts, Scored, with_continuations
+from tampu.engine.python_requests import File, Message, PythonRequests, read_file
+from tampu.engine.requests import Generate
+from tampu.engine.scoring_model import ScoringModel
 from tampu.engine.snapshots import Saved
-from tampu.engine.steering import GivenSteering, steering_of
-from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
-from tampu.ml.vectors import UNIT
-from tampu.runner.capture_options import capture_options
 from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.layout import NumberedMedia
 from tampu.runner.sequence import Sink
-from tampu.runner.stats import Trace
-from tampu.sampling.candidates import require_finite
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared
 
 
-class Engine(CapturingModel, AsyncRequests):
+class Engine(CapturingModel, ScoringModel, EmbeddingModel, AsyncRequests):
     """One loaded model; its attributes are those of `NativeModel`, and these.
 
     Attributes:
@@ -219,59 +196,6 @@ class Engine(CapturingModel, AsyncRequests):
         return Stream(events, self._begin_chat(messages, options, events.put))
 
     @checked
-    def decide(
-        self,
-        input: str | Sequence[Message],
-        questions: Sequence[Question],
-        *,
-        tools: Sequence[Message] | None = None,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-    ) -> Decisions:
-        """Return the probabilities of the answers to questions about an input; nothing is written.
-
-        Args:
-            input: a text, or messages as for `chat`.
-            questions: 1 to 400 of `Predicate`, `Choice` and `Score`; the input is computed once.
-            tools: functions that were offered in the conversation.
-            lora: loaded adapters, as for `generate`.
-            steering: changes of values inside the model, as for `generate`.
-
-        Raises:
-            RequestError: for invalid questions, and as for `chat`.
-            ContextLengthError: if a question with the input is longer than the context.
-        """
-        messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        prompt = self._python.conversation(messages, {"tools": tools})
-        changes = steering_of(steering)
-        asked = Decide(prompt, tuple(questions), lora=dict(lora), steering=changes)
-        return self.ask(asked).decisions
-
-    @checked
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        instruction: str = RERANK_INSTRUCTION,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-    ) -> list[float]:
-        """Return the probability, 0 to 1, that each document matches a query.
-
-        A model with a rank head reads both together; any other is asked as Qwen3-Reranker was
-        trained. `instruction` says what a match is, `lora` names loaded adapters, and `steering`
-        changes values inside the model, as for `generate`.
-
-        Raises:
-            RequestError: if it has no rank head and no chat template, or takes no instruction.
-            ContextLengthError: naming the document that is too long.
-        """
-        changes = steering_of(steering)
-        asked = Rerank(query, tuple(documents), instruction, lora=dict(lora), steering=changes)
-        found = self.ask(asked)
-        return [decision.probabilities[0] for decision in found.decisions.answers]
-
-    @checked
     def chat_prompt(
         self,
         messages: Sequence[Message],
@@ -337,58 +261,6 @@ class Engine(CapturingModel, AsyncRequests):
         return self.inputs.submit(prompt, options, sink)
 
     @checked
-    def score(
-        self,
-        prompt: Prompt,
-        continuations: Sequence[Continuation],
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-    ) -> list[ScoredContinuation]:
-        """Return how probable each continuation of a prompt is; nothing is generated.
-
-        Args:
-            prompt: text, token ids, or `chat_prompt` of a conversation.
-            continuations: texts or token ids. A text gets no BOS; where white space at the end of
-                the prompt and merged tokens belong is said in docs/python.md.
-            lora: loaded adapters, as for `generate`.
-            steering: changes of values inside the model, as for `generate`.
-
-        Raises:
-            RequestError: for an empty prompt or continuation, and for unknown tokens.
-            ContextLengthError: if the prompt with a continuation is longer than the context.
-        """
-        given = prompt if isinstance(prompt, str) else flat(prompt)
-        prompts = with_continuations(self.tokenizer, given, continuations)
-        shared = prompts[0][0] if prompts else ()
-        changes = steering_of(steering)
-        found = self.ask(Score(shared, prompts, lora=dict(lora), steering=changes))
-        return [one for each in found.prompts for one in each.continuations]
-
-    @checked
-    def loglikelihood(
-        self,
-        shared: Sequence[Item],
-        prompts: Prompts,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-    ) -> list[Scored]:
-        """Return log-probabilities of continuations of several prompts, all as token ids.
-
-        Each prompt begins with `shared`, and has its continuations with it. `score` is for one.
-        """
-        changes = steering_of(steering)
-        found = self.ask(Score(shared, prompts, lora=dict(lora), steering=changes))
-        return [*map(Scored.of, found.prompts)]
-
-    @checked
-    def rank(
-        self, pairs: Sequence[Pair], lora: Lora = NO_LORA, steering: GivenSteering = ()
-    ) -> list[npt.NDArray[np.float32]]:
-        """Return the scores (labels,) of queries with documents, by the model's rank head."""
-        found = self.ask(Rank(pairs, lora=dict(lora), steering=steering_of(steering)))
-        return [np.array(scores, np.float32) for scores in found.scores]
-
-    @checked
     def snapshot(self, prompt: Prompt, path: FilePath) -> Saved:
         """Save what the cache has of a prompt's beginning in a file, as `Snapshots.save`."""
         return self.snapshots.save(prompt, path)
@@ -397,133 +269,6 @@ class Engine(CapturingModel, AsyncRequests):
     def restore_snapshot(self, path: FilePath) -> Saved:
         """Read such a file back into the cache, as `Snapshots.restore`."""
         return self.snapshots.restore(path)
-
-    # -- looking inside --------------------------------------------------------------------------
-
-    def detect_nan(self) -> None:
-        """Check every value computed from now on for NaN and infinity; slow; errors name layers."""
-        self.runner.graphs.detect_nan()
-
-    @contextmanager
-    @checked
-    def trace(self, path: FilePath) -> Iterator[None]:
-        """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing."""
-        with closing(Trace(Path(path))) as trace:
-            self.runner.stats.trace = trace
-            try:
-                yield
-            finally:
-                self.runner.stats.trace = None
-
-    @checked
-    def logits(
-        self,
-        prompt: Prompt,
-        images: Sequence[File] = (),
-        *,
-        chunk: int | None = None,
-        steering: GivenSteering = (),
-    ) -> npt.NDArray[np.float32]:
-        """Return the logits at every position of a prompt, float32, (positions, vocabulary).
-
-        Args:
-            prompt: text or token ids.
-            images: as `prepare_image` takes them; inserted after the prompt's first token.
-            chunk: the maximum number of tokens computed at once; None: as many as fit.
-            steering: changes of values inside the model, as for `generate`.
-
-        Raises:
-            RequestError: for an empty prompt, unknown tokens, or images.
-            ContextLengthError: for a prompt longer than the context.
-            ComputeError: if a logit is NaN or infinite.
-        """
-        files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
-        if chunk is not None and chunk < 1:
-            raise RequestError(f"chunk must be 1 or more, not {chunk}")
-        if files:
-            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            prompt = [*given[:1], *map(self.media.prepare_image, files), *given[1:]]
-        options = GenerateOptions(max_tokens=0, steering=steering_of(steering))
-        found = self.inputs.rows(prompt, options, wants_logits=True, chunk=chunk)
-        require_finite(float(found.max()) if found.size else 0.0)
-        return found
-
-    @overload
-    def embed(
-        self,
-        texts: str | Sequence[Prompt],
-        *,
-        normalize: bool = True,
-        prompt: str | None = None,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-        capture: None = None,
-    ) -> npt.NDArray[np.float32]: ...
-
-    @overload
-    def embed(
-        self,
-        texts: str | Sequence[Prompt],
-        *,
-        normalize: bool = True,
-        prompt: str | None = None,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-        capture: Mapping[str, Any],
-    ) -> CapturedEmbeddings: ...
-
-    @checked
-    def embed(
-        self,
-        texts: str | Sequence[Prompt],
-        *,
-        normalize: bool = True,
-        prompt: str | None = None,
-        late_chunking: bool = False,
-        lora: Lora = NO_LORA,
-        steering: GivenSteering = (),
-        capture: Mapping[str, Any] | None = None,
-    ) -> npt.NDArray[np.float32] | CapturedEmbeddings:
-        """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
-
-        They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
-        default), first or last token. With none, (tokens, features), and without `normalize` they
-        have any length. `prompt` names the model's prompt that is put before each text, such as
-        "query"; else it is the file's default, and with "" none. With `late_chunking`
-        (arXiv:2409.04701) the texts are computed as one, and
-        each is the mean of its own tokens. `lora` and `steering` are as for `generate`. With
-        `capture`, as there, the vectors come with the values of each text. Raises as `logits`.
-        """
-        given = [texts] if isinstance(texts, str) else texts
-        request = Embed(
-            tuple(map(embedded_prompt, given)),
-            truncate=False,
-            late_chunking=late_chunking,
-            prompt=prompt,
-            norm=UNIT if normalize else -1,
-            lora=dict(lora),
-            steering=steering_of(steering),
-            capture=None if capture is None else capture_options(capture),
-        )
-        found = self.ask(request)
-        vectors = found.array().copy()
-        if capture is None:
-            return vectors
-        return CapturedEmbeddings(vectors, tuple(map(Captured.decoded, found.captured)))
-
-    @checked
-    def embed_hybrid(
-        self, texts: str | Sequence[Prompt], *, prompt: str | None = None
-    ) -> list[HybridEmbedding]:
-        """Return a dense, a sparse and a multi-vector embedding of each text, as BGE-M3 has them.
-
-        `prompt` is as for `embed`. Raises as `logits`, and RequestError for a model without them.
-        """
-        given = [texts] if isinstance(texts, str) else texts
-        inputs = tuple(map(embedded_prompt, given))
-        return embed_hybrid(self, Embed(inputs, truncate=False, prompt=prompt))
 
     def _begin(self, prompt: Prompt, given: Mapping[str, object], sink: ReplySink) -> Running:
         return self._started(self._python.plain(prompt, given), sink)

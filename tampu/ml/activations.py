@@ -1,10 +1,17 @@
-"""Activations with numbers that a model has learnt."""
+"""Activations that few models have; `Tensor` has the usual ones."""
 
 from __future__ import annotations
 
 from tampu.ml.checks import SINGLE, require
 from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
+
+_SLOPE = 1.702  # of the sigmoid that is nearest to the normal distribution
+
+
+def gelu_quick(x: Tensor) -> Tensor:
+    """Return x · sigmoid(1.702 x), by SiLU: ggml has it only in a half-precision table."""
+    return (x * _SLOPE).silu() * (1 / _SLOPE)
 
 
 def xielu(x: Tensor, negative: float, positive: float, slope: float, bound: float) -> Tensor:

@@ -1,11 +1,11 @@
-"""Flash attention: by the package's kernels where they support it, otherwise by ggml."""
+"""Attention: the softmax of scores, and flash attention by the package's kernels or ggml's."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 
-from tampu.ml.checks import READABLE, SINGLE, require
+from tampu.ml.checks import FLOATS, READABLE, SINGLE, divides, require
 from tampu.ml.kernels.library import OWN_PARAMS, Kernels
 from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
@@ -143,3 +143,35 @@ def _can_attend(kernels: Kernels | None, keys: Tensor, values: Tensor) -> bool:
         side.type in READ_TYPES and side.has_whole_rows and attends_to(kernels, side.shape[-1])
         for side in (keys, values)
     )
+
+
+def softmax(
+    scores: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    sinks: Tensor | None = None,
+    *,
+    max_bias: float = 0.0,
+) -> Tensor:
+    """Scale scores, add the mask and take the softmax over the last dimension.
+
+    Args:
+        scores: F32, (heads, tokens, history).
+        mask: F32 or F16, of the last two dimensions; None: no mask.
+        scale: of the scores.
+        sinks: F32, (heads,): one more score of each head's rows, which is part of the sum and left
+            out of the result.
+        max_bias: if it is above 0, the mask is multiplied by a slope of each head
+            (ALiBi, arXiv:2108.12409): of 2^n heads, head h has 2^(-max_bias · (h + 1) / 2^n).
+    """
+    require(scores.type is GGMLType.F32 and scores.is_contiguous, "softmax", scores)
+    if mask is not None:
+        fits = mask.shape[-2:] == scores.shape[-2:] and divides(mask.shape, scores.shape)
+        require(fits and mask.type in FLOATS and mask.is_contiguous, "softmax", scores, mask)
+    arena, added = scores._context().arena, mask.pointer if mask else None
+    pointer = gg.ggml_soft_max_ext(arena, scores.pointer, added, scale, max_bias)
+    if sinks is not None:
+        is_known = sinks.shape == scores.shape[:-2] and sinks._is(SINGLE)
+        require(is_known, "softmax", scores, sinks)
+        gg.ggml_soft_max_add_sinks(pointer, sinks.pointer)
+    return scores._like(pointer)

@@ -1,10 +1,10 @@
-"""A convolution over a map as a matrix product: patches, and the kernel as a matrix."""
+"""Maps: a convolution as a matrix product (patches, and the kernel as a matrix), and pooling."""
 
 from __future__ import annotations
 
 import math
 
-from tampu.ml.checks import require
+from tampu.ml.checks import SINGLE, require
 from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
@@ -71,3 +71,17 @@ def _filled(x: Tensor) -> Tensor:
     context = x._context()
     pointer = gg.ggml_pad(context.arena, x.pointer, missing, 0, 0, 0)
     return context.wrap(pointer, (*x.shape[:-1], x.shape[-1] + missing), GGMLType.F32)
+
+
+def average_pool(x: Tensor, side: int) -> Tensor:
+    """Return the means of squares of (channels, rows, columns), `side` on a side.
+
+    The squares must fill the map exactly.
+    """
+    fits = len(x.shape) == 3 and side >= 1 and not any(n % side for n in x.shape[1:])
+    is_known = x.type in SINGLE and x.is_contiguous
+    require(fits and is_known, f"average_pool of {side}", x)
+    (channels, rows, columns), context = x.shape, x._context()
+    lengths = (side, side, side, side, 0.0, 0.0)
+    pointer = gg.ggml_pool_2d(context.arena, x.pointer, gg.GGML_OP_POOL_AVG, *lengths)
+    return context.wrap(pointer, (channels, rows // side, columns // side), x.type)

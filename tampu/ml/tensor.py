@@ -25,8 +25,6 @@ from tampu.ml.types import GGMLType
 Shape: TypeAlias = tuple[int, ...]
 Operation: TypeAlias = Callable[..., TensorPointer]
 
-_SLOPE = 1.702  # of the sigmoid that is nearest to the normal distribution
-
 
 class Graph(Protocol):
     """The graph that an operation adds to: a `Context`.
@@ -152,11 +150,14 @@ class Tensor:
         require(self.type is GGMLType.F32 and self.is_contiguous, "scale", self)
         return self._like(gg.ggml_scale(self._context().arena, self.pointer, float(other)))
 
-    def linear(self, weight: Tensor, outputs: int | None = None) -> Tensor:
+    def linear(
+        self, weight: Tensor, outputs: int | None = None, *, full_precision: bool = False
+    ) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
 
         The leading dimensions of `weight` are repeated to fit, for grouped-query attention. With
-        `outputs` only so many of the first ones are computed.
+        `outputs` only so many of the first ones are computed. With `full_precision` GPUs add in 32
+        bits, as CPUs do.
         """
         if outputs is not None:
             weight = weight._first_rows(outputs, self._context(weight))
@@ -170,45 +171,23 @@ class Tensor:
         else:
             product = multiply_rows if context.is_deterministic else gg.ggml_mul_mat
             pointer = product(context.arena, weight.factor, self.pointer)
+            if full_precision and product is gg.ggml_mul_mat:
+                gg.ggml_mul_mat_set_prec(pointer, gg.GGML_PREC_F32)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
 
     def _first_rows(self, count: int, context: Graph) -> Tensor:
         """Return a weight (outputs, inputs) without its other rows; all if it cannot be divided."""
         fits = len(self.shape) == 2 and 0 < count <= self.shape[0]
         require(fits, f"the first {count} rows", self)
-        if self.packed is None and (self.pointer.contents.extra or self.factor != self.pointer):
-            return self  # in a layout of ggml's, or copied to another device
         if self.packed is None:
+            if self.pointer.contents.extra or self.factor != self.pointer:
+                return self  # in a layout of ggml's, or copied to another device
             return self.strided((count, self.shape[1]), self.strides[:1], context=context)
         found = Tensor(self.pointer, (count, self.shape[1]), self.type, self.context)
         found.packed = self.packed.first_rows(count)
         return found
 
-    def with_full_precision(self) -> Tensor:
-        """Ask for 32-bit accumulation in the product that made this tensor.
-
-        Those of deterministic graphs have it: CPUs compute them, and no other device.
-        """
-        if self._context().is_deterministic:
-            return self
-        require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "not a product", self)
-        gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
-        return self
-
-    def average_pool(self, side: int) -> Tensor:
-        """Return the means of squares of (channels, rows, columns), `side` on a side.
-
-        The squares must fill the map exactly.
-        """
-        fits = len(self.shape) == 3 and side >= 1 and not any(n % side for n in self.shape[1:])
-        is_known = self.type in SINGLE and self.is_contiguous
-        require(fits and is_known, f"average_pool of {side}", self)
-        (channels, rows, columns), context = self.shape, self._context()
-        lengths = (side, side, side, side, 0.0, 0.0)
-        pointer = gg.ggml_pool_2d(context.arena, self.pointer, gg.GGML_OP_POOL_AVG, *lengths)
-        return context.wrap(pointer, (channels, rows // side, columns // side), self.type)
-
-    # -- element by element ----------------------------------------------------------------------
+    # -- element by element, and norms -----------------------------------------------------------
 
     def silu(self) -> Tensor:
         """Return x · sigmoid(x)."""
@@ -221,10 +200,6 @@ class Tensor:
     def gelu_exact(self) -> Tensor:
         """Return GELU in its original form, with the error function (arXiv:1606.08415)."""
         return self._activated(gg.ggml_gelu_erf)
-
-    def gelu_quick(self) -> Tensor:
-        """Return x · sigmoid(1.702 x), by SiLU: ggml has it only in a half-precision table."""
-        return (self * _SLOPE).silu() * (1 / _SLOPE)
 
     def sigmoid(self) -> Tensor:
         """Return 1 / (1 + exp(-x))."""
@@ -242,24 +217,10 @@ class Tensor:
         """Return the natural logarithm."""
         return self._activated(gg.ggml_log)
 
-    def at_most(self, limit: float) -> Tensor:
-        """Return the elements, F32, each bounded from above; they replace those of this tensor."""
-        return self.clamp(-math.inf, limit)
-
     def clamp(self, lowest: float, highest: float) -> Tensor:
         """Return the elements, F32, each within bounds; they replace those of this tensor."""
         require(self._is(SINGLE) and lowest <= highest, f"clamp {lowest} to {highest}", self)
         return self._like(gg.ggml_clamp(self._context().arena, self.pointer, lowest, highest))
-
-    def silu_gate(self, up: Tensor) -> Tensor:
-        """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
-        return self._gate(gg.ggml_swiglu_split, up)
-
-    def gelu_gate(self, up: Tensor) -> Tensor:
-        """Return gelu(self) · up in one pass (GEGLU, arXiv:2002.05202), GELU in its tanh form."""
-        return self._gate(gg.ggml_geglu_split, up)
-
-    # -- norms -----------------------------------------------------------------------------------
 
     def rms_norm(self, epsilon: float) -> Tensor:
         """Return x / sqrt(mean(x²) + epsilon) over the last dimension (arXiv:1910.07467)."""
@@ -270,36 +231,6 @@ class Tensor:
         """Return (x - mean) / sqrt(variance + epsilon) over the last dimension (1607.06450)."""
         require(self._is(SINGLE) and epsilon >= 0, f"layer_norm with epsilon {epsilon}", self)
         return self._like(gg.ggml_norm(self._context().arena, self.pointer, epsilon))
-
-    def softmax(
-        self,
-        mask: Tensor | None = None,
-        scale: float = 1.0,
-        sinks: Tensor | None = None,
-        *,
-        max_bias: float = 0.0,
-    ) -> Tensor:
-        """Scale, add the mask and take the softmax over the last dimension.
-
-        Args:
-            mask: F32 or F16, of the last two dimensions; None: no mask.
-            scale: of the elements.
-            sinks: F32, (heads,) for elements (heads, tokens, history): one more element of each
-                head's rows, which is part of the sum and left out of the result.
-            max_bias: if it is above 0, the mask is multiplied by a slope of each head
-                (ALiBi, arXiv:2108.12409): of 2^n heads, head h has 2^(-max_bias · (h + 1) / 2^n).
-        """
-        require(self.type is GGMLType.F32 and self.is_contiguous, "softmax", self)
-        if mask is not None:
-            fits = mask.shape[-2:] == self.shape[-2:] and divides(mask.shape, self.shape)
-            require(fits and mask.type in FLOATS and mask.is_contiguous, "softmax", self, mask)
-        pointer = gg.ggml_soft_max_ext(
-            self._context().arena, self.pointer, mask.pointer if mask else None, scale, max_bias
-        )
-        if sinks is not None:
-            require(sinks.shape == self.shape[:-2] and sinks._is(SINGLE), "softmax", self, sinks)
-            gg.ggml_soft_max_add_sinks(pointer, sinks.pointer)
-        return self._like(pointer)
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -341,8 +272,7 @@ class Tensor:
         is_known = self.type is GGMLType.I32 or (self._is(SINGLE) and other._is(SINGLE))
         require(fits and is_known, f"concat along {axis}", self, other)
         context = self._context(other)
-        place = len(mine) - 1 - axis
-        pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, place)
+        pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, len(mine) - 1 - axis)
         return context.wrap(pointer, tuple(mine), self.type)
 
     def split(self, parts: int | Sequence[int], axis: int = -1) -> list[Tensor]:
@@ -352,10 +282,9 @@ class Tensor:
         require(sum(lengths) == length, f"split in {parts}", self)
         block = self.type.block_size if axis == len(self.shape) - 1 else 1
         shapes = [(*self.shape[:axis], each, *self.shape[axis + 1 :]) for each in lengths]
-        starts = accumulate(lengths[:-1], initial=0)
         return [
             self.strided(shape, self.strides[:-1], start // block * self.strides[axis])
-            for shape, start in zip(shapes, starts, strict=True)
+            for shape, start in zip(shapes, accumulate(lengths[:-1], initial=0), strict=True)
         ]
 
     def reshape(self, *shape: int) -> Tensor:
@@ -367,9 +296,8 @@ class Tensor:
         count = math.prod(self.shape)
         if -1 in shape:
             known = -math.prod(shape)
-            if known <= 0 or count % known:
-                raise ShapeError(f"reshape: {self!r} does not fill {shape}")
-            shape = tuple(count // known if length == -1 else length for length in shape)
+            missing = count // known if known > 0 else 0
+            shape = tuple(missing if length == -1 else length for length in shape)
         fits = math.prod(shape) == count and 1 <= len(shape) <= 4 and min(shape) >= 1
         if not fits or shape[-1] % self.type.block_size:
             raise ShapeError(f"reshape: {self!r} does not fill {shape}")
@@ -429,9 +357,7 @@ class Tensor:
         fits = fits and min(shape) >= 1 and min((*strides, offset)) >= 0
         fits = fits and all(n % kind.block_bytes == 0 for n in (*strides, offset))
         if not fits or shape[-1] % kind.block_size:
-            raise ShapeError(
-                f"strided: {shape} by {strides} from {offset} is not a view of {self!r}"
-            )
+            raise ShapeError(f"strided: {shape} by {strides} from {offset} is not within {self!r}")
         last = kind.size_of(shape[-1])
         reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
         source = self.pointer.contents.view_src or self.pointer
@@ -472,9 +398,3 @@ class Tensor:
     def _activated(self, operation: Operation) -> Tensor:
         require(self._is(FLOATS), "activation", self)
         return self._like(operation(self._context().arena, self.pointer))
-
-    def _gate(self, operation: Operation, up: Tensor) -> Tensor:
-        fits = up.shape == self.shape and up.type is self.type and self._is(FLOATS)
-        is_known = len(up.shape) <= 2 or (self.is_contiguous and up.is_contiguous)
-        require(fits and up._is(FLOATS) and is_known, "gate", self, up)
-        return self._like(operation(self._context().arena, self.pointer, up.pointer))

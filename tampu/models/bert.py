@@ -7,6 +7,7 @@ XLM-RoBERTa is the same, with one segment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -85,4 +86,4 @@ class Bert(nn.TextEncoder):
 
 
 def _at_most(indices: Tensor, limit: int) -> Tensor:
-    return indices.cast(GGMLType.F32).at_most(limit).cast(GGMLType.I32)
+    return indices.cast(GGMLType.F32).clamp(-math.inf, limit).cast(GGMLType.I32)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tampu import nn
 from tampu.ml import Context, Tensor
+from tampu.ml.convolution import average_pool
 from tampu.vision import HALF, Filter, patches, resize
 
 
@@ -89,7 +90,7 @@ class Gemma3Vision(nn.VisionModel):
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu)
         x = self.norm(x, o.epsilon)
         grid = x.transpose(1, 0).contiguous().reshape(-1, o.side, o.side)
-        pooled = grid.average_pool(o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
+        pooled = average_pool(grid, o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
         return self.projector(pooled, o.epsilon)
 
     def _placeholders(self) -> nn.Placeholders:

@@ -18,6 +18,7 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.checks import require
+from tampu.ml.gates import gelu_gate
 from tampu.ml.metadata import Metadata
 from tampu.models.gemma4_audio import Gemma4UnifiedAudio
 from tampu.models.gemma4_conformer import Gemma4Conformer
@@ -211,7 +212,7 @@ class LayerInput(nn.Module):
 
     def __call__(self, x: Tensor, features: Tensor, epsilon: float) -> Tensor:
         """Return (tokens, features) for x of that shape."""
-        return x + self.norm(self.project(self.gate(x).gelu_gate(features)), epsilon)
+        return x + self.norm(self.project(gelu_gate(self.gate(x), features)), epsilon)
 
 
 class FeedForward(nn.Module):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tampu import nn
 from tampu.audio import check_length, gemma_log_mel
 from tampu.ml import Context, Tensor
+from tampu.ml.attention import softmax
 from tampu.ml.types import GGMLType
 from tampu.models.gemma4_audio import MARKS
 from tampu.models.gemma4_vision import ClippedLinear
@@ -72,7 +73,7 @@ class Attention(nn.Module):
         near = queries.linear(distances.transpose(1, 0, 2).contiguous())
         scores = queries.linear(keys)
         scores = nn.soft_cap(scores + _on_diagonals(near, scores * 0.0), _CAP)
-        weights = scores.softmax(inputs["mask"])
+        weights = softmax(scores, inputs["mask"])
         mixed = weights.linear(v.transpose(1, 2, 0).contiguous())
         return self.output(mixed.transpose(1, 0, 2).contiguous().reshape(count, -1))
 

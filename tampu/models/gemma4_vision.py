@@ -18,6 +18,8 @@ import numpy.typing as npt
 from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.convolution import average_pool
+from tampu.ml.gates import gelu_gate
 from tampu.vision import HALF, UNIT, Filter, Normalization, fit_area, patches, places, resize
 
 _LAYER_NORM_EPSILON = 1e-5  # PyTorch's, in none of the files
@@ -137,7 +139,7 @@ class Layer(nn.Module):
         y = self.attention(self.attention_norm(x, o.epsilon), inputs, o)
         x = x + self.post_attention_norm(y, o.epsilon)
         y = self.feed_forward_norm(x, o.epsilon)
-        y = self.down(self.gate(y).gelu_gate(self.up(y)))
+        y = self.down(gelu_gate(self.gate(y), self.up(y)))
         return x + self.post_feed_forward_norm(y, o.epsilon)
 
 
@@ -214,7 +216,7 @@ class Gemma4Vision(nn.VisionModel):
         for layer in self.layers:
             x = layer(context.pause(x), inputs, o)
         grid = x.transpose(1, 0).contiguous().reshape(-1, rows * o.pool, columns * o.pool)
-        pooled = grid.average_pool(o.pool).reshape(-1, rows * columns).transpose(1, 0).contiguous()
+        pooled = average_pool(grid, o.pool).reshape(-1, rows * columns).transpose(1, 0).contiguous()
         pooled = pooled * math.sqrt(o.embedding)
         if self.bias and self.scale:
             pooled = (pooled * -1.0 + self.bias) * self.scale * -1.0

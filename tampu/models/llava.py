@@ -14,6 +14,7 @@ import numpy as np
 
 from tampu import nn
 from tampu.ml import Context, Tensor
+from tampu.ml.activations import gelu_quick
 from tampu.vision import CLIP, Filter, fit_crop, patches
 
 
@@ -73,7 +74,7 @@ class Llava(nn.VisionModel):
         first = self.first.strided((1, cut.shape[1]), (cut.shape[1] * 4,), context=context)
         x = first.concat(cut, 0) + self.position(inputs["places"])
         x = self.norm(x, o.epsilon)
-        activate = Tensor.gelu_exact if o.has_gelu else Tensor.gelu_quick
+        activate = Tensor.gelu_exact if o.has_gelu else gelu_quick
         for layer in self.layers:
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=activate)
         row = x.shape[1] * 4

@@ -17,9 +17,9 @@ from typing import ClassVar
 from tampu import nn
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Tensor
-from tampu.ml.gates import gelu_exact_gate
+from tampu.ml.gates import gelu_exact_gate, silu_gate
 
-_GATES: Mapping[str, nn.Gate] = {"gelu": gelu_exact_gate, "silu": Tensor.silu_gate}
+_GATES: Mapping[str, nn.Gate] = {"gelu": gelu_exact_gate, "silu": silu_gate}
 
 
 @dataclass(frozen=True, kw_only=True)

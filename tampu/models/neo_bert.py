@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from tampu import nn
 from tampu.ml import Tensor
+from tampu.ml.gates import silu_gate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Layer(nn.Module):
         y = self.attention(self.attention_norm(x, o.epsilon), cache, o.shape, rotate)
         x, y = nn.select_rows(rows, x, y)
         x = x + y
-        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon), Tensor.silu_gate)
+        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon), silu_gate)
 
 
 class NeoBert(nn.TextEncoder):

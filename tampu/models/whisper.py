@@ -18,6 +18,7 @@ import numpy as np
 from tampu import nn
 from tampu.audio import HOP, check_length, whisper_log_mel
 from tampu.ml import Context, Tensor
+from tampu.ml.gates import silu_gate
 
 _MAX_SECONDS = 7200
 _SHORTEST = 3 * HOP  # samples: half a frame is mirrored at both ends
@@ -72,7 +73,7 @@ class UltravoxProjector(nn.Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Return (n, outputs) for stacked positions (n, inputs)."""
         up, gate = self.first(self.norm(x, self.epsilon)).split(2)
-        return self.second(self.middle_norm(gate.silu_gate(up), self.epsilon))
+        return self.second(self.middle_norm(silu_gate(gate, up), self.epsilon))
 
 
 class Ultravox(nn.AudioModel):

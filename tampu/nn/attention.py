@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tampu.ml import GGMLType, Tensor
-from tampu.ml.attention import CellTable, flash_attention, reads_in_place
+from tampu.ml.attention import CellTable, flash_attention, reads_in_place, softmax
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
 from tampu.nn.cache import History, LayerCache
@@ -48,18 +48,18 @@ def attention(
         cap: scores become cap · tanh(score / cap) before the mask (Gemma 2).
         sinks: F32, (heads,): scores of one more key, whose value is zero (gpt-oss).
         rows: I32, (tokens,): which tokens of the batch the queries are of; None: all.
-        max_bias: as for `Tensor.softmax`: ALiBi, for layers whose `LayerShape` says `has_alibi`.
+        max_bias: as for `softmax`: ALiBi, for layers whose `LayerShape` says `has_alibi`.
 
     Returns:
         (tokens, heads * value_dim).
     """
     tokens = q.shape[0]
     history = cache.update(k, v)
-    softmax = _Softmax(scale, cap, sinks, max_bias)
+    attend = _Softmax(scale, cap, sinks, max_bias)
     if history.seen:
         seen = history.seen
         chosen = q.reshape(tokens, -1).rows(seen.rows).reshape(-1, *q.shape[1:])
-        seen.see(softmax(chosen.transpose(1, 0, 2), seen.keys, seen.mask))
+        seen.see(attend(chosen.transpose(1, 0, 2), seen.keys, seen.mask))
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _as_stored(history)
@@ -78,7 +78,7 @@ def attention(
             table=_table(history, rows),
         )
     else:
-        weights = softmax(queries, history.keys, _mask(history, rows))
+        weights = attend(queries, history.keys, _mask(history, rows))
         mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
     return mixed.reshape(tokens, -1)
 
@@ -97,10 +97,10 @@ class _Softmax:
 
         `queries` are (heads, tokens, head_dim), `keys` (kv_heads, history, head_dim).
         """
-        scores, scale = queries.linear(keys).with_full_precision(), self.scale
+        scores, scale = queries.linear(keys, full_precision=True), self.scale
         if self.cap is not None:
             scores, scale = soft_cap(scores * scale, self.cap), 1.0
-        return scores.softmax(mask, scale, self.sinks, max_bias=self.max_bias)
+        return softmax(scores, mask, scale, self.sinks, max_bias=self.max_bias)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
@@ -150,7 +150,7 @@ class Heads:
         has_joint_norm: whether the norms of queries and keys take all heads of a token together
             (OLMo 2, MiniMax-M2).
         clamp: queries, keys and values are projected to within plus and minus this; None: to any.
-        max_bias: of ALiBi, as for `Tensor.softmax`; 0: none.
+        max_bias: of ALiBi, as for `softmax`; 0: none.
         activate_gate: what a gate with a projection of its own applies to it.
     """
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.checks import require
+from tampu.ml.gates import silu_gate
 from tampu.ml.metadata import Metadata
 from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
 from tampu.nn.cache import LayerCache, States, Tensors
@@ -158,7 +159,7 @@ class GatedDeltaNet(Module):
         inputs = (mixed, log_decay, beta.sigmoid())
         y = cache.advance(inputs, partial(self.advance, heads=heads))
         y = self.norm(y.reshape(-1, heads.values, heads.features), heads.epsilon)
-        y = self.output(gate.reshape(*y.shape).silu_gate(y).reshape(x.shape[0], -1))
+        y = self.output(silu_gate(gate.reshape(*y.shape), y).reshape(x.shape[0], -1))
         require(y.shape == x.shape, "output of the delta net", x, y)
         return y
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
+from tampu.ml.attention import softmax
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.checks import require
+from tampu.ml.gates import gelu_gate, silu_gate
 from tampu.ml.metadata import Metadata
 from tampu.ml.moe import (
     add_expert_bias,
@@ -152,15 +154,15 @@ def route(
     is_softmax = gating.function is GatingFunction.SOFTMAX
     ranks = logits  # the scores grow with the logits, so these choose the same experts
     if score_bias is not None or gating.groups > 1:
-        ranks = logits.softmax() if is_softmax else logits.sigmoid()
+        ranks = softmax(logits) if is_softmax else logits.sigmoid()
         ranks = ranks + score_bias if score_bias is not None else ranks
     if gating.groups > 1:
         ranks = limit_to_groups(ranks, gating.groups, gating.top_groups, gating.group_scores)
     choice = top_k(ranks, gating.top_k)
     if is_softmax and gating.renormalize:  # as if only the chosen experts existed
-        weights = gather(logits, choice).softmax()
+        weights = softmax(gather(logits, choice))
     elif is_softmax:
-        weights = gather(logits.softmax(), choice)
+        weights = gather(softmax(logits), choice)
     else:
         weights = gather(logits, choice).sigmoid()
         weights = normalized(weights) if gating.renormalize else weights
@@ -190,7 +192,7 @@ class SharedExpert(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, features) for x of that shape."""
-        y = self.down(self.gate(x).silu_gate(self.up(x)))
+        y = self.down(silu_gate(self.gate(x), self.up(x)))
         return y * self.weight(x).sigmoid() if self.weight else y
 
 
@@ -255,7 +257,7 @@ class SparseMoE(Module):
         if gating.clamp is not None:
             mixed = clamped_gate(gate, up, slope=_CLAMPED_SLOPE, limit=gating.clamp)
         else:
-            mixed = gate.gelu_gate(up) if gating.has_gelu else gate.silu_gate(up)
+            mixed = gelu_gate(gate, up) if gating.has_gelu else silu_gate(gate, up)
         y = self.down(mixed, choice)
         if self.scale:
             weights = weights * _chosen(self.scale, choice)

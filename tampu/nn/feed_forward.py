@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tampu.ml import Tensor
+from tampu.ml.gates import gelu_gate, silu_gate
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
@@ -58,7 +59,7 @@ class SiluFeedForward(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, features) for x of that shape."""
-        return self.down(self.gate(x).silu_gate(self.up(x)))
+        return self.down(silu_gate(self.gate(x), self.up(x)))
 
 
 class GeluFeedForward(Module):
@@ -70,4 +71,4 @@ class GeluFeedForward(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, features) for x of that shape."""
-        return self.down(self.gate(x).gelu_gate(self.up(x)))
+        return self.down(gelu_gate(self.gate(x), self.up(x)))

@@ -287,9 +287,9 @@ class GraphSteering:
         maps, rows = self._maps[point], self._rows[x.shape[0]]
         y = x * maps.factors.rows(rows.chosen) if maps.factors else x
         if maps.directions and maps.outputs and rows.mask:
-            parts = x.linear(maps.directions).with_full_precision()
+            parts = x.linear(maps.directions, full_precision=True)
             own = parts.reshape(x.shape[0], rows.mask.shape[1], -1) * rows.mask
-            y = y + own.reshape(*parts.shape).linear(maps.outputs).with_full_precision()
+            y = y + own.reshape(*parts.shape).linear(maps.outputs, full_precision=True)
         return y + maps.biases.rows(rows.chosen)
 
     def _tables(self, each: SteeredPoint, maps: int) -> _Maps:

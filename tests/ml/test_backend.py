@@ -14,6 +14,7 @@ from support.graphs import floats, integers
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml import Backend, Context, GGMLType
+from tampu.ml.attention import softmax
 from tampu.ml.library import gg
 
 F32, F16, I32 = GGMLType.F32, GGMLType.F16, GGMLType.I32
@@ -69,7 +70,7 @@ def test_outputs_are_copies_that_stay(graph: Callable[[Any, Any], Any]) -> None:
 
 def test_graphs_in_turns_keep_their_results(graph: Callable[[Any, Any], Any]) -> None:
     chain = graph((4, 8), lambda x: ((x.silu() + x) * 2.0).rms_norm(1e-5) + x)
-    product = graph((16, 64), lambda x: x.linear(x).softmax(None, 0.1))
+    product = graph((16, 64), lambda x: softmax(x.linear(x), None, 0.1))
     alone = [chain(floats(4, 8, seed=1)), product(floats(16, 64, seed=2))]
     for _ in range(5):
         assert np.array_equal(chain(floats(4, 8, seed=1)), alone[0])
@@ -193,7 +194,7 @@ def test_only_outputs_can_be_read(backend: Backend, context: Context) -> None:
 def test_after_reserving_the_largest_graph_nothing_grows() -> None:
     backend = Backend(threads=1, max_nodes=64)
     shapes = [(64, 64), (1, 1), (16, 64), (63, 64), (64, 64), (2, 3)]
-    build = lambda x: (x.silu() + x).rms_norm(1e-5).linear(x).softmax(None, 1.0)  # noqa: E731
+    build = lambda x: softmax((x.silu() + x).rms_norm(1e-5).linear(x))  # noqa: E731
     largest = Graph(backend, (64, 64), build)
     backend.reserve(largest.context)
     reserved = backend.graph_bytes

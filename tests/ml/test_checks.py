@@ -9,8 +9,9 @@ import pytest
 
 from tampu.errors import ShapeError
 from tampu.ml import Context, GGMLType, RopeMode, Tensor
-from tampu.ml.attention import flash_attention
-from tampu.ml.convolution import map_patches
+from tampu.ml.attention import flash_attention, softmax
+from tampu.ml.convolution import average_pool, map_patches
+from tampu.ml.gates import gelu_gate, silu_gate
 from tampu.ml.rotary import Rope
 
 F32, F16, I32, I64, Q8_0 = (GGMLType[name] for name in ("F32", "F16", "I32", "I64", "Q8_0"))
@@ -48,7 +49,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "linear: half-precision activations": lambda t, _: t(2, 4, type=F16).linear(t(5, 4)),
     "linear: turned activations": lambda t, turned: turned(2, 4).linear(t(5, 4)),
     "linear: a turned weight": lambda t, turned: t(2, 4).linear(turned(5, 4)),
-    "not a product: full precision": lambda t, _: t(2, 4).silu().with_full_precision(),
+    "average_pool of 2": lambda t, _: average_pool(t(1, 3, 4), 2),
+    "average_pool of 0": lambda t, _: average_pool(t(1, 4, 4), 0),
     "add: another length": lambda t, _: t(2, 3) + t(2),
     "add: a higher rank": lambda t, _: t(3) + t(1, 3),
     "add: the second is longer": lambda t, _: t(1, 3) + t(2, 3),
@@ -63,23 +65,23 @@ CALLS: dict[str, Callable[..., Any]] = {
     "activation: silu of integers": lambda t, _: t(4, type=I32).silu(),
     "activation: gelu of something turned": lambda _, turned: turned(2, 4).gelu(),
     "activation: tanh of something quantized": lambda t, _: t(32, type=Q8_0).tanh(),
-    "gate: another shape": lambda t, _: t(2, 4).silu_gate(t(4)),
-    "gate: another type": lambda t, _: t(4).gelu_gate(t(4, type=F16)),
-    "gate: integers": lambda t, _: t(4, type=I32).silu_gate(t(4, type=I32)),
-    "gate: turned first": lambda t, turned: turned(2, 4).silu_gate(t(2, 4)),
-    "gate: turned second": lambda t, turned: t(2, 4).gelu_gate(turned(2, 4)),
+    "gate: another shape": lambda t, _: silu_gate(t(2, 4), t(4)),
+    "gate: another type": lambda t, _: gelu_gate(t(4), t(4, type=F16)),
+    "gate: integers": lambda t, _: silu_gate(t(4, type=I32), t(4, type=I32)),
+    "gate: turned first": lambda t, turned: silu_gate(turned(2, 4), t(2, 4)),
+    "gate: turned second": lambda t, turned: gelu_gate(t(2, 4), turned(2, 4)),
     "rms_norm with epsilon -1.0": lambda t, _: t(4).rms_norm(-1.0),
     "rms_norm with epsilon nan": lambda t, _: t(4).rms_norm(math.nan),
     "rms_norm with epsilon 0.1: half precision": lambda t, _: t(4, type=F16).rms_norm(0.1),
     "rms_norm with epsilon 0.1: turned": lambda _, turned: turned(2, 4).rms_norm(0.1),
-    "softmax: a mask of another shape": lambda t, _: t(2, 3).softmax(t(3, 2), 1.0),
-    "softmax: a mask without rows": lambda t, _: t(2, 3).softmax(t(3), 1.0),
-    "softmax: masks that do not divide": lambda t, _: t(3, 2, 3).softmax(t(2, 2, 3), 1.0),
-    "softmax: a mask of a higher rank": lambda t, _: t(2, 3).softmax(t(1, 2, 3), 1.0),
-    "softmax: an integer mask": lambda t, _: t(2, 3).softmax(t(2, 3, type=I32), 1.0),
-    "softmax: a turned mask": lambda t, turned: t(3, 2).softmax(turned(3, 2), 1.0),
-    "softmax: half-precision scores": lambda t, _: t(2, 3, type=F16).softmax(None, 1.0),
-    "softmax: turned scores": lambda _, turned: turned(2, 3).softmax(None, 1.0),
+    "softmax: a mask of another shape": lambda t, _: softmax(t(2, 3), t(3, 2), 1.0),
+    "softmax: a mask without rows": lambda t, _: softmax(t(2, 3), t(3), 1.0),
+    "softmax: masks that do not divide": lambda t, _: softmax(t(3, 2, 3), t(2, 2, 3), 1.0),
+    "softmax: a mask of a higher rank": lambda t, _: softmax(t(2, 3), t(1, 2, 3), 1.0),
+    "softmax: an integer mask": lambda t, _: softmax(t(2, 3), t(2, 3, type=I32), 1.0),
+    "softmax: a turned mask": lambda t, turned: softmax(t(3, 2), turned(3, 2), 1.0),
+    "softmax: half-precision scores": lambda t, _: softmax(t(2, 3, type=F16), None, 1.0),
+    "softmax: turned scores": lambda _, turned: softmax(turned(2, 3), None, 1.0),
     "rows: of a tensor of rank 3": lambda t, _: t(2, 3, 4).rows(t(2, type=I32)),
     "rows: indices of rank 2": lambda t, _: t(2, 3).rows(t(2, 2, type=I32)),
     "rows: float indices": lambda t, _: t(2, 3).rows(t(2)),
@@ -241,8 +243,8 @@ def test_types_that_ggml_cannot_make_are_refused(t: Callable[..., Any], name: st
     "call",
     [
         lambda w: w + w, lambda w: w * w, lambda w: w * 2.0, lambda w: w.linear(w),
-        lambda w: w.silu(), lambda w: w.silu_gate(w), lambda w: w.rms_norm(1e-5),
-        lambda w: w.softmax(None, 1.0), lambda w: w.reshape(-1), lambda w: w.transpose(1, 0),
+        lambda w: w.silu(), lambda w: silu_gate(w, w), lambda w: w.rms_norm(1e-5),
+        softmax, lambda w: w.reshape(-1), lambda w: w.transpose(1, 0),
         lambda w: w.contiguous(), lambda w: w.cast(F16), lambda w: w.strided((1,), ()),
     ],
 )  # fmt: skip

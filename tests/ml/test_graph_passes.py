@@ -11,6 +11,7 @@ from support.devices import StandIn
 from support.graphs import floats, integers
 
 from tampu.ml import Backend, Context, GGMLType, Tensor
+from tampu.ml.attention import softmax
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.library import gg
 from tampu.ml.moe import gather, top_k
@@ -89,7 +90,7 @@ def divided() -> Iterator[Backend]:
 
 def attended(q: Tensor, keys: Tensor, values: Tensor) -> Any:
     """Return attention without a mask: (tokens, heads, features)."""
-    weights = (q.linear(keys) * 0.5).softmax()
+    weights = softmax(q.linear(keys) * 0.5)
     return weights.linear(values.transpose(0, 2, 1).contiguous())
 
 

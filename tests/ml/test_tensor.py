@@ -10,8 +10,9 @@ from support.graphs import floats, integers
 from support.reference import gelu, rope, silu, softmax
 
 from tampu.errors import ShapeError
-from tampu.ml import Backend, Context, GGMLType, RopeMode, RopeScaling
+from tampu.ml import Backend, Context, GGMLType, RopeMode, RopeScaling, Tensor, attention
 from tampu.ml.attention import flash_attention
+from tampu.ml.gates import gelu_gate, silu_gate
 from tampu.ml.rotary import Rope
 
 HALVES, NEIGHBOURS = RopeMode.HALVES, RopeMode.INTERLEAVED
@@ -92,7 +93,7 @@ def test_linear_multiplies_by_the_transposed_weight_and_repeats_it_for_groups(
 
 def test_linear_takes_half_precision_weights(compute: Callable[..., Any]) -> None:
     x, w = floats(3, 8), floats(2, 8, seed=1).astype(np.float16)
-    found = compute(lambda x, w: x.linear(w).with_full_precision(), x, w)
+    found = compute(lambda x, w: x.linear(w, full_precision=True), x, w)
     np.testing.assert_allclose(found, x @ w.T.astype(np.float32), rtol=1e-2, atol=1e-2)
 
 
@@ -111,16 +112,16 @@ def test_activations_are_those_of_numpy(
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "atol"), [("silu_gate", silu, 1e-5), ("gelu_gate", gelu, 1e-2)]
+    ("gated", "function", "atol"), [(silu_gate, silu, 1e-5), (gelu_gate, gelu, 1e-2)]
 )
 def test_gates_multiply_the_activation_by_the_second(
     compute: Callable[..., Any],
-    name: str,
+    gated: Callable[..., Tensor],
     function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
     atol: float,
 ) -> None:
     gate, up = floats(2, 8) * 3, floats(2, 8, seed=1)
-    found = compute(lambda gate, up: getattr(gate, name)(up), gate, up)
+    found = compute(gated, gate, up)
     close(found, function(gate) * up, atol=atol)
 
 
@@ -145,14 +146,14 @@ def test_softmax_scales_then_masks(
     hidden = -np.inf
     rows = [[0, hidden, 0, 0], [0, 0, 0, 0], [hidden, hidden, hidden, 0]]
     mask: npt.NDArray[Any] = np.array(rows, type_)
-    found = compute(lambda s, m: s.softmax(m, 0.25), scores, mask)
+    found = compute(lambda s, m: attention.softmax(s, m, 0.25), scores, mask)
     close(found, softmax(scores * 0.25 + mask))
     assert (found[:, 2] == [0, 0, 0, 1]).all()
 
 
 def test_softmax_without_a_mask_sums_to_one(compute: Callable[..., Any]) -> None:
     scores = floats(3, 4)
-    found = compute(lambda s: s.softmax(None, 2.0), scores)
+    found = compute(lambda s: attention.softmax(s, None, 2.0), scores)
     close(found, softmax(scores * 2))
     close(found.sum(-1), np.ones(3))
 
@@ -387,7 +388,7 @@ def test_alibi_multiplies_the_distances_by_a_slope_of_each_head(
     fused, plain = compute(
         lambda q, k, v, m: (
             flash_attention(q, k, v, m, 0.3, max_bias=8.0),
-            q.linear(k).softmax(m, 0.3, max_bias=8.0),
+            attention.softmax(q.linear(k), m, 0.3, max_bias=8.0),
         ),
         q, k, v, mask,
     )  # fmt: skip

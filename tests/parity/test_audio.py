@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from support.checkpoints import HEARING, RECIPES, load_reference
 from support.hearing import HEARINGS
-from support.laboratory import Laboratory
+from support.laboratory import Laboratory, exact
 from support.seeing import Seer, picture
 from support.sights import SIGHTS
 from support.sounds import sound, wav
@@ -28,10 +28,6 @@ pytestmark = pytest.mark.parity
 NAMES = list(HEARING)
 TOWERS = [name for name in NAMES if name != "gemma4_unified_hearing"]  # it has none
 TEXT = [40, 57, 200, 310, 42, 99]
-
-
-def limit(name: str) -> float:
-    return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
 def flat(prompt: list[Any]) -> list[int]:
@@ -96,7 +92,7 @@ def test_logits_of_a_text_with_sounds(
         ours = engine.logits(prompt, chunk=chunk)
     with torch.no_grad():
         expected = HEARINGS[name].read(laboratory.reference(name), flat(prompt), sounds)
-    laboratory.compare(name, ours, expected, f"F32, text with {len(sounds)} sounds", limit(name))
+    laboratory.compare(name, ours, expected, f"F32, text with {len(sounds)} sounds", exact(name))
 
 
 def test_logits_of_a_text_with_a_sound_between_two_images(laboratory: Laboratory) -> None:
@@ -129,7 +125,7 @@ def test_logits_of_a_text_with_a_sound_between_two_images(laboratory: Laboratory
             input_ids=ids, attention_mask=masks, mm_token_type_ids=marks, **beside, **seen
         )
     expected: npt.NDArray[np.float32] = found.logits[0].float().numpy()
-    laboratory.compare(name, ours, expected, "F32, text with 2 images and a sound", limit(name))
+    laboratory.compare(name, ours, expected, "F32, text with 2 images and a sound", exact(name))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import transformers
-from support.laboratory import Laboratory, in_depth, relative_error, tokens
+from support.laboratory import Laboratory, exact, in_depth, relative_error, tokens
 from support.observing import (
     COMPARED,
     NOT_COMPARED,
     OBSERVED,
     RECURRENT,
     Rows,
-    exact,
     expected,
     observed_states,
 )

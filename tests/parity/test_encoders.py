@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.checkpoints import ENCODERS
-from support.laboratory import Laboratory, Logits, relative_error, tokens
+from support.laboratory import Laboratory, Logits, exact, relative_error, tokens
 from support.llama_cpp import embeddings
 from support.mimicry import Mimicry
 from transformers import PreTrainedModel
@@ -25,10 +25,6 @@ pytestmark = [pytest.mark.parity, pytest.mark.parametrize("name", ENCODERS)]
 TEXTS = [tokens(length, seed) for seed, length in enumerate([1, 2, 17, 100, 120])]
 SHORT = 24
 QUANTIZED = 5e-2  # what quantized activations change at most
-
-
-def exact(name: str) -> float:
-    return 2e-3 if ENCODERS[name].approximate else 1e-5
 
 
 def states(model: PreTrainedModel, text: list[int]) -> Logits:

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from support.checkpoints import DECODERS, FAMILIES, FOR_LLAMA_CPP, RECIPES
-from support.laboratory import Laboratory, Logits, answer, relative_error, tokens
+from support.checkpoints import DECODERS, FAMILIES, FOR_LLAMA_CPP
+from support.laboratory import Laboratory, Logits, answer, exact, relative_error, tokens
 from support.llama_cpp import greedy
 from support.mimicry import Choices, Mimicry
 from support.seeing import Seer
@@ -29,10 +29,6 @@ MORE = pytest.mark.parametrize("name", FAMILIES)  # of others: test_logits, test
 SHORT = 24
 COUNT = 12
 QUANTIZED = 5e-2  # what quantized activations change at most
-
-
-def exact(name: str) -> float:
-    return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
 @pytest.mark.seed("S24", "S25", "S26", "S35")

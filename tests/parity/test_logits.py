@@ -17,6 +17,7 @@ from support.laboratory import (
     Laboratory,
     answer,
     divergence,
+    exact,
     in_depth,
     relative_error,
     tabulate_gelu,
@@ -47,10 +48,6 @@ MIXTURES = [
 
 
 F16_ARITHMETIC = 5e-3  # what it changes at most
-
-
-def exact(name: str) -> float:
-    return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
 def share_of_other_experts(mine: Sequence[Choices], theirs: Sequence[Choices]) -> float:

@@ -9,12 +9,11 @@ import pytest
 from support.checkpoints import (
     DECODERS,
     HYBRIDS,
-    RECIPES,
     SEEING_HYBRIDS,
     VOCABULARY,
     layer_norm,
 )
-from support.laboratory import Laboratory, tokens
+from support.laboratory import Laboratory, exact, tokens
 from support.running import TinyModel, relative_error
 
 from tampu.kvcache import Segment
@@ -61,7 +60,7 @@ def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -
     expected = read(model, TEXT[-1:], LENGTH, LENGTH)
     cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.specs)
     model.graphs.shift_keys(cells, OFFSET)
-    limit = 2e-3 if RECIPES[name].approximate else 1e-5
+    limit = exact(name)
     moved = read(model, TEXT[-1:], LENGTH, LENGTH + OFFSET)
     assert relative_error(moved, expected) < limit
     elsewhere = read(model, TEXT[-1:], LENGTH, LENGTH + 2 * OFFSET)

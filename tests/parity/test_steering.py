@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.laboratory import Laboratory, answer, in_depth, relative_error, tokens
-from support.observing import COMPARED, OBSERVED, exact, expected, layers_of
+from support.laboratory import Laboratory, answer, exact, in_depth, relative_error, tokens
+from support.observing import COMPARED, OBSERVED, expected, layers_of
 
 from tampu.runner.steering_options import Steering
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, NoReturn, cast
 
 import pytest
-from support.fake_graphs import FakeEngine, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs, count_up
 from support.waiting import wait_until
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
@@ -15,10 +15,6 @@ from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
 from tampu.runner.sequence import RowCollector
 from tampu.runner.step_inputs import StepInputs
-
-
-def count_up(history: list[Any]) -> int:
-    return history[-1] + 1 if history[-1] < 20 else 2
 
 
 def counted(prompt: list[Any], count: int) -> list[Any]:

@@ -2,16 +2,11 @@ import random
 import time
 
 import pytest
-from support.fake_graphs import EOS, FakeEngine, alone, hashed
+from support.fake_graphs import EOS, FakeEngine, alone, count_up, hashed
 from support.waiting import wait_until
 
 from tampu.errors import RunnerDiedError
 from tampu.runner.events import Done
-
-
-def count_up(history: list[int]) -> int:
-    """The next token is one more than the last, from 2 again after 20."""
-    return history[-1] + 1 if history[-1] < 20 else 2
 
 
 def test_text_arrives_in_the_order_of_its_tokens() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from support.fake_graphs import FakeEngine, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs, count_up
 from support.waiting import wait_until
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
@@ -18,10 +18,6 @@ from tampu.runner.generate_options import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.step_inputs import StepInputs
-
-
-def count_up(history: list[int]) -> int:
-    return history[-1] + 1 if history[-1] < 20 else 2
 
 
 class Recorded(FakeGraphs):

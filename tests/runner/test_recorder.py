@@ -5,17 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 from support.fake_drafts import RandomDrafts
-from support.fake_graphs import FakeEngine
+from support.fake_graphs import FakeEngine, count_up
 from support.waiting import wait_until
 
 from tampu.errors import RunnerDiedError
 from tampu.runner import recorder
 from tampu.runner.recorder import MAX_REQUESTS, MAX_STEPS
-
-
-def count_up(history: list[int]) -> int:
-    """The next token is one more than the last, from 2 again after 20."""
-    return history[-1] + 1 if history[-1] < 20 else 2
 
 
 def test_nothing_is_recorded_until_somebody_looks() -> None:

@@ -43,6 +43,11 @@ def letter(token: int) -> bytes:
     return chr(ord("a") + token - 2).encode() if token > 1 else b""
 
 
+def count_up(history: Sequence[int]) -> int:
+    """The next token is one more than the last, from 2 again after 20."""
+    return history[-1] + 1 if history[-1] < 20 else 2
+
+
 def hashed(history: Sequence[int]) -> int:
     """A token that depends on every token before it."""
     return 2 + _digest(history) % 20

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.checkpoints import DECODERS, ENCODERS, FAMILIES, RECIPES
+from support.checkpoints import DECODERS, ENCODERS, FAMILIES
 from support.laboratory import Laboratory, tokens
 from torch import nn
 from transformers import PreTrainedModel
@@ -41,11 +41,6 @@ _MLP_ENDS = ("dense_4h_to_h", "down_proj")
 _ADDS_RESIDUAL = ("BloomMLP", "MptMLP")
 _ROUTERS = ("gate", "router", "layer", "proj", "wg")
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
-
-def exact(name: str) -> float:
-    """Return the largest relative error of a model's values."""
-    return 2e-3 if RECIPES[name].approximate else 1e-5
 
 
 def expected(laboratory: Laboratory, name: str) -> Values:

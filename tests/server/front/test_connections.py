@@ -9,26 +9,17 @@ import socket
 import struct
 from asyncio.streams import StreamReader
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S, until
 
-from tampu.engine.load_options import LoadOptions
 from tampu.server.front import body, connection
-from tampu.server.options import ServerOptions
 from tests.server.conftest import Site
 from tests.server.front.test_raw_requests import serve, targets
 
 HOST = "Host: localhost\r\n"
 VERSION = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n".encode()
-
-
-@pytest.fixture
-def site(model_folder: Path) -> Site:
-    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def generate(prompt: str) -> bytes:
