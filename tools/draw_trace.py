@@ -17,7 +17,7 @@ WIDTH, LANE, TOP = 1160, 44, 34
 LANES = {1: ("run loop", 0), 2: ("device", 1)}
 COLORS = {
     "plan": "#4c78a8", "prepare": "#72b7b2", "wait": "#e8e8e8", "sample": "#f58518",
-    "deliver": "#b279a2", "batch": "#54a24b", "image": "#eeca3b",
+    "deliver": "#b279a2", "batch": "#54a24b", "image": "#eeca3b", "sound": "#eeca3b",
 }  # fmt: skip
 
 

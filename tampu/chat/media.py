@@ -52,9 +52,11 @@ class PreparedMedia:
 
     Attributes:
         items: tokens, and media: each is some frames of a video or a part of a sound.
+        seconds: how long a sound is; 0: it is a video.
     """
 
     items: tuple[Item, ...]
+    seconds: float = 0.0
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -155,6 +157,11 @@ def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
 def length(items: Sequence[Item]) -> int:
     """Return the number of a prompt's inputs."""
     return sum(1 if isinstance(item, int) else len(item) for item in items)
+
+
+def sound_seconds(media: Iterable[Any]) -> float:
+    """Return how long the sounds among prepared media are together."""
+    return sum(each.seconds for each in media if isinstance(each, PreparedMedia))
 
 
 def without_places(

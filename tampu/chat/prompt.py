@@ -36,12 +36,14 @@ class BuiltPrompt:
         more: how many more inputs the media have than places.
         ends_in_reasoning: whether it ends inside reasoning that the output continues.
         dropped: tokens of the conversation that did not fit.
+        seconds: how long its sounds are together.
     """
 
     tokens: list[Item]
     ends_in_reasoning: bool = False
     dropped: int = 0
     more: int = 0
+    seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.tokens) + self.more  # there may be millions, which take a while to add up

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from tampu.audio import is_audio
+from tampu.audio.formats import SAMPLE_RATE
 from tampu.audio.sandboxed import SandboxedAudioDecoder
 from tampu.chat.media import Item, PreparedMedia
 from tampu.engine.model_loader import LoadedModel
@@ -38,7 +39,13 @@ class MediaProcessor:
         vision = self._vision("images")
         pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
         number = self._encoder_cache.number(pixels)
-        return NumberedMedia(vision.prepare(pixels), number)
+        item = vision.prepare(pixels)
+        if self._is_deterministic and item.placeholders.is_cross:
+            raise UnsupportedRequestError(
+                f"deterministic does not support images of {self._name}: its layers read those of "
+                "all requests at once; load it without"
+            )
+        return NumberedMedia(item, number)
 
     def prepare_video(self, file: bytes) -> PreparedMedia:
         """Return a video as the model takes it: frames, with their times as text.
@@ -80,7 +87,7 @@ class MediaProcessor:
             self._numbered(item) if isinstance(item, MediaItem) else item
             for item in encoder.prepare(samples)
         )
-        return PreparedMedia(tuple(items))
+        return PreparedMedia(tuple(items), len(samples) / SAMPLE_RATE)
 
     def decode_audio(self, file: bytes) -> Samples:
         """Return the sound in a file.
@@ -110,21 +117,12 @@ class MediaProcessor:
                 f"{self._name} takes no audio: it has no audio encoder; choose a model with the "
                 "capability audio"
             )
-        self._require_support("sounds")
         return self._audio_encoder
 
     def _vision(self, what: str) -> VisionModel:
         if self._encoder is None:
             raise RequestError(f"{self._name} takes no {what}: it has no vision encoder")
-        self._require_support(what)
         return self._encoder
-
-    def _require_support(self, what: str) -> None:
-        """Refuse what was never compared bit for bit: encoders, in a deterministic engine."""
-        if self._is_deterministic:
-            raise UnsupportedRequestError(
-                f"deterministic does not support {what}; load {self._name} without it"
-            )
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first image will need."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from tampu.chat.fim import FillInTheMiddle
-from tampu.chat.media import Item, length, media_items, prepared_media, with_media
+from tampu.chat.media import Item, length, media_items, prepared_media, sound_seconds, with_media
 from tampu.chat.output import ChatFormat
 from tampu.chat.output.tool_grammar import (
     ReasoningMode,
@@ -37,6 +37,7 @@ from tampu.engine.prompts import (
     TokensPrompt,
 )
 from tampu.engine.ranking import PairBuilder
+from tampu.engine.sounds import spoken_tokens
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.generate_options import GenerateOptions, ReasoningTags, log_ignored
 from tampu.sampling.grammar import Grammar, grammar_of
@@ -144,6 +145,7 @@ class RequestBuilder:
         streams_calls: bool = False,
         max_calls: int | None = None,
         choice: int = 0,
+        is_transcript: bool = False,
     ) -> ModelRequest:
         """Return a request.
 
@@ -154,6 +156,7 @@ class RequestBuilder:
             streams_calls: whether the output's calls are passed on while they are written.
             max_calls: as in `Generate`.
             choice: as in `Generate`.
+            is_transcript: as in `Generate`.
 
         Raises:
             RequestError: if the model has no template, its template rejects the conversation, or
@@ -162,6 +165,8 @@ class RequestBuilder:
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
+        if is_transcript:
+            options = replace(options, max_tokens=_most_spoken(options, built))
         items = isinstance(prompt, ItemsPrompt)  # the engine knows where media may be cut
         tokens = built.tokens if items else self._fitting(built, options)
         dropped = built.dropped + len(built.tokens) - len(tokens)
@@ -202,9 +207,9 @@ class RequestBuilder:
                 if media:
                     prepared = prepared_media(media, self.prepare_file, prompt.places)
                     more = length(prepared) - len(prepared)
-                    return BuiltPrompt(
-                        media_items(tokenizer, text, prepared, MEDIA_MARKER), more=more
-                    )
+                    seconds = sound_seconds(prepared)
+                    items = media_items(tokenizer, text, prepared, MEDIA_MARKER)
+                    return BuiltPrompt(items, more=more, seconds=seconds)
                 return self._raw(tokenizer.encode(text))
             case TokensPrompt(tokens=tokens):
                 return self._raw(known_tokens(tokens, tokenizer))
@@ -227,8 +232,10 @@ class RequestBuilder:
             if any(message.get("media") for message in prompt.messages):
                 raise RequestError(_NO_PLACE)
             return self._raw(before + self.tokenizer.encode(prompt.plain, add_special=not before))
+        messages = with_media(prompt.messages, self.prepare_file, prompt.places)
+        seconds = sum(sound_seconds(each.get("media") or ()) for each in messages)
         built = self.prompts.build(
-            with_media(prompt.messages, self.prepare_file, prompt.places),
+            messages,
             # One less, so that the first token of the answer drops nothing.
             limit=max(most - 1 - len(before), 1) if truncate else None,
             tools=prompt.tools,
@@ -236,8 +243,8 @@ class RequestBuilder:
             think=prompt.think,
             add_generation_prompt=prompt.add_generation_prompt,
         )
-        if before:
-            built = dataclasses.replace(built, tokens=before + built.tokens)
+        if before or seconds:
+            built = dataclasses.replace(built, tokens=before + built.tokens, seconds=seconds)
         if len(built) > most and not truncate:
             raise ContextLengthError.of(len(built), most)
         return built
@@ -341,6 +348,12 @@ class RequestBuilder:
                 grammar, style, tools, tokens, parallel=parallel, reasoning=reasoning
             )
         return grammar and after_reasoning(grammar, style, tokens, reasoning)
+
+
+def _most_spoken(options: GenerateOptions, built: BuiltPrompt) -> int:
+    """Return how many tokens a transcript has at most."""
+    most = spoken_tokens(built.seconds)
+    return most if options.max_tokens is None else min(options.max_tokens, most)
 
 
 def _reasoning_mode(

@@ -52,6 +52,7 @@ class Generate(Request[Done], frozen=True):
         max_calls: the maximum number of calls in the output; None: any number. For streamed calls.
         choice: the number that its events have.
         borders: of its prompt, which `ListPrefixes` compares later.
+        is_transcript: whether it has at most as many tokens as can be spoken in its sounds.
     """
 
     prompt: Prompt
@@ -62,6 +63,7 @@ class Generate(Request[Done], frozen=True):
     max_calls: int | None = None
     choice: int = 0
     borders: PrefixBorders | None = None
+    is_transcript: bool = False
 
     @property
     def lane(self) -> Lane:

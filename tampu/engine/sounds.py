@@ -10,6 +10,13 @@ import msgspec
 from tampu.audio.pieces import Cutting
 from tampu.engine.request import Lane, Request, Result
 
+_TOKENS_A_SECOND, _MORE_TOKENS = 16, 32  # Whisper's limit is 448 in 30 seconds
+
+
+def spoken_tokens(seconds: float) -> int:
+    """Return how many tokens can be spoken in a sound, at most."""
+    return _MORE_TOKENS + int(_TOKENS_A_SECOND * seconds)
+
 
 class SoundPiece(msgspec.Struct, frozen=True):
     """A part of a sound.
@@ -24,18 +31,13 @@ class SoundPiece(msgspec.Struct, frozen=True):
     end: float
     file: bytes
 
-    @property
-    def seconds(self) -> float:
-        """How long it is."""
-        return self.end - self.start
-
 
 class SoundPieces(Result, frozen=True):
     """The pieces of a sound, or some of them, in order.
 
     Attributes:
         seconds: of the whole sound.
-        pieces: none: it has no speech, or only its length was wanted.
+        pieces: none: it has no speech.
         has_more: whether another part has the next pieces.
     """
 
@@ -55,11 +57,11 @@ class SoundPieces(Result, frozen=True):
 
 
 class CutSound(Request[SoundPieces], frozen=True):
-    """Cut a sound at its silences; without a `cutting` only its length is wanted."""
+    """Cut a sound at its silences."""
 
     runs_in: ClassVar[Lane] = "media"
     file: bytes
-    cutting: Cutting | None = None
+    cutting: Cutting
 
     @property
     def size(self) -> int:

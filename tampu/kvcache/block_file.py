@@ -30,7 +30,7 @@ DIGEST_BYTES = 16
 _MAGIC = b"TAMPUROW"
 _HEAD = struct.Struct("<8sIII")  # magic, format, bytes of the description, CRC-32 of it
 _MAX_DESCRIPTION = 2**24
-_IMAGE = struct.Struct("<II32s")  # its first token in the block, how many, the content's digest
+_MEDIUM = struct.Struct("<II32s")  # its first token in the block, how many, the content's digest
 
 Keys = npt.NDArray[np.int32]
 Present = npt.NDArray[np.bool_]
@@ -95,7 +95,7 @@ class PrefixTokens:
         for first, last in pairwise(edges):
             if keys[first] < 0:
                 content = self.media[-1 - int(keys[first])]
-                parts.append(_IMAGE.pack(first, last - first, content))
+                parts.append(_MEDIUM.pack(first, last - first, content))
         return b"".join(parts)
 
     def digest(self, parent: bytes, start: int, end: int) -> bytes:
@@ -149,11 +149,11 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             SnapshotError: if they are not in the block.
         """
         runs = self.identity[4 * self.tokens :]
-        found = [] if len(runs) % _IMAGE.size else [*_IMAGE.iter_unpack(runs)]
-        if len(found) * _IMAGE.size != len(runs) or any(
+        found = [] if len(runs) % _MEDIUM.size else [*_MEDIUM.iter_unpack(runs)]
+        if len(found) * _MEDIUM.size != len(runs) or any(
             first + count > self.tokens for first, count, _ in found
         ):
-            raise SnapshotError("the images of a block are damaged")
+            raise SnapshotError("the images and sounds of a block are damaged")
         return found
 
     def common_tokens(self, tokens: PrefixTokens, start: int) -> int:

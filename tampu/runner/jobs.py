@@ -146,13 +146,17 @@ class ForwardJob:
 class EncoderJob:
     """Computes an encoder of images or sounds, or one chunk of it; see `ForwardJob`."""
 
-    kind: ClassVar[str] = "image"
     tokens: ClassVar[int] = 0
     sequences: ClassVar[int] = 0
     has_drafts: ClassVar[bool] = False
     placed: PlacedMedia
     encoder_cache: EncoderCache
     outputs: OutputProcessor
+
+    @property
+    def kind(self) -> str:
+        """The kind of what it encodes: image or sound."""
+        return "sound" if self.placed.item.is_audio else "image"
 
     @property
     def size(self) -> int:
@@ -205,7 +209,7 @@ class EncoderJob:
 
     def described(self) -> dict[str, object]:
         """Return the content's number and the embedding's size."""
-        return {"image": self.placed.number, "rows": self.size}
+        return {self.kind: self.placed.number, "rows": self.size}
 
 
 Job: TypeAlias = ForwardJob | EncoderJob

@@ -48,10 +48,10 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepRecord(msgspec.Struct):
-    """A batch, or an image, that was computed.
+    """A batch, an image or a sound that was computed.
 
     Attributes:
-        kind: batch or image.
+        kind: batch, image or sound.
         began_ms: when the device began.
         compute_ms: how long it took.
         plan_ms: planning it and preparing its graph, while the step before was computed.

@@ -83,9 +83,9 @@ class LoopStats:
     """Counts the steps of a run loop and their time.
 
     Attributes:
-        steps: batches and images computed.
+        steps: batches computed, and images and sounds encoded.
         tokens: computed in them.
-        batches: computed, without images.
+        batches: computed.
         sequences: the sum of the requests in each batch.
         compute_ns: time of them in ggml.
         total_ns: time of the loop's iterations that waited for a step.

@@ -9,8 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 
 _TIMES_EXPECTED = 10.0
+_STEPS = MappingProxyType(
+    {
+        "batch": "computing {} tokens",
+        "image": "encoding an image of {} rows",
+        "sound": "encoding a sound of {} rows",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,10 @@ class Watchdog:
         self._activity = _Activity(what, self._clock())
 
     def wait(self, kind: str, size: int) -> None:
-        """Report waiting for the result of a step of `size` tokens or rows."""
+        """Report waiting for the result of a step of `size` tokens, or of an encoder's rows."""
         known = self._slowest_s.get(kind)
-        is_image = kind == "image"
-        what = f"encoding an image of {size} rows" if is_image else f"computing {size} tokens"
-        self._activity = _Activity(what, self._clock(), None if known is None else size * known)
+        expected_s = None if known is None else size * known
+        self._activity = _Activity(_STEPS[kind].format(size), self._clock(), expected_s)
 
     def computed(self, kind: str, size: int, seconds: float) -> None:
         """Report how long a step took."""

@@ -150,7 +150,7 @@ class VocabularyOnly(Backend):
 
 def _refuse_file(_: bytes) -> NoReturn:
     """Refuse a file: only its encoder knows how many inputs it takes."""
-    raise RequestError("images need the model's weights, and it was loaded without them")
+    raise RequestError("images and sounds need the model's weights, and it was loaded without them")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions, options_from_settings
-from tampu.errors import RequestError, UnsupportedModelError, UnsupportedRequestError
+from tampu.errors import RequestError, UnsupportedModelError
 from tampu.ml.kernels import library
 from tampu.settings.settings import Settings
 
@@ -69,11 +69,3 @@ def test_answers_are_those_of_the_usual_graph(tmp_path: Path) -> None:
     with load(tmp_path) as ours, Engine.load(tmp_path / "m.gguf", **SMALL) as usual:
         text = [int(token) for token in np.random.default_rng(0).integers(3, 60, 40)]
         np.testing.assert_allclose(ours.logits(text), usual.logits(text), rtol=0.05, atol=0.05)
-
-
-def test_pictures_are_refused_and_text_is_not() -> None:
-    picture = np.zeros((32, 32, 3), np.uint8)
-    with Engine.load("demo", deterministic=True, **SMALL) as engine:
-        assert engine.generate("What", max_tokens=1, ignore_eos=True).tokens
-        with pytest.raises(UnsupportedRequestError, match="deterministic does not support images"):
-            engine.chat([{"role": "user", "content": "What is it?", "images": [picture]}])

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.drafting import OPTIONS, Cheap, Free, answers
+from support.drafting import OPTIONS, answers, ask_always
 from support.laboratory import Laboratory, relative_error, tokens
 from support.mtp_files import with_mtp_layer
 
 from tampu.engine.engine import Engine
 from tampu.ml.backend import Computed
-from tampu.runner.drafters import GuessKind
 from tampu.runner.mtp_drafter import MTPDrafter
-from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
-from tampu.runner.step_times import StepTimes
 
 pytestmark = pytest.mark.parity
 
@@ -37,48 +33,6 @@ NAMES = [
         for each in ("qwen35moe", "qwen3next", "glm4moe", "deepseek2_v3", "deepseek2_glm")
     ),
 ]
-WRONG = 300
-
-
-@dataclass
-class Corrected:
-    """Lets a layer guess, and then replaces its guesses by known tokens; a fifth is wrong.
-
-    Attributes:
-        drafter: the layer's.
-        texts: each prompt with its answer.
-        asked: how often it was.
-        begin: called each time before.
-    """
-
-    kind: ClassVar[GuessKind] = MTPDrafter.kind
-    takes_cells: ClassVar[bool] = MTPDrafter.takes_cells
-    drafter: MTPDrafter
-    texts: list[list[int]]
-    asked: int = 0
-    source: random.Random = field(default_factory=lambda: random.Random(5))
-    begin: Callable[[], None] = lambda: None
-
-    def __post_init__(self) -> None:
-        self.times: StepTimes = Free()
-        self.cost = 0.01
-        self.room, self.ended = self.drafter.room, self.drafter.ended
-
-    def guess(self, wanted: Mapping[Sequence, int]) -> Mapping[Sequence, list[int]]:
-        self.asked += 1
-        self.begin()
-        found = self.drafter.guess(wanted)
-        assert {each: len(guess) for each, guess in found.items()} == wanted
-        return {
-            sequence: self._corrected(sequence, len(guess)) for sequence, guess in found.items()
-        }
-
-    def _corrected(self, sequence: Sequence, count: int) -> list[int]:
-        known = sequence.tokens[: sequence.length].tolist()
-        texts = [each for each in self.texts if each[: len(known)] == known]
-        right = texts[0][len(known) : len(known) + count] if texts else []
-        right += [WRONG] * (count - len(right))
-        return [each if self.source.random() < 0.8 else WRONG for each in right]
 
 
 def load(path: Path, slots: int = 1, **options: Any) -> Engine:
@@ -86,16 +40,6 @@ def load(path: Path, slots: int = 1, **options: Any) -> Engine:
         path, context=256, threads=1, slots=slots, cache_type="f32", flash_attention=False,
         **options,
     )  # fmt: skip
-
-
-def begin(engine: Engine, texts: list[list[int]]) -> Corrected:
-    """Let the layer guess in each step."""
-    source = engine.model.scheduler.drafts.source
-    assert isinstance(source, Speculation)
-    assert isinstance(source.model, MTPDrafter)
-    source.times = Cheap()
-    source.model = corrected = Corrected(source.model, texts)
-    return corrected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,7 +50,7 @@ def test_greedy_answers_in_one_batch(laboratory: Laboratory, tmp_path: Path, nam
         wanted = answers(engine, prompts, temperature=0.0)
     texts = [[*prompt, *each.tokens] for prompt, each in zip(prompts, wanted, strict=True)]
     with load(path, slots=4) as engine:
-        corrected = begin(engine, texts)
+        corrected = ask_always(engine, texts)
         with closing(engine.stream(tokens(30, 9), temperature=0.0, ignore_eos=True)) as cancelled:
             next(cancelled)
             found = answers(engine, prompts, temperature=0.0)
@@ -126,7 +70,7 @@ def test_sampled_answers_with_a_seed(
     with laboratory.engine("qwen35") as engine:
         [wanted] = answers(engine, [prompt], seed=7, **options)
     with load(path) as engine:
-        begin(engine, [[*prompt, *wanted.tokens]])
+        ask_always(engine, [[*prompt, *wanted.tokens]])
         [found] = answers(engine, [prompt], seed=7, **options)
     assert found.tokens == wanted.tokens
     assert found.usage.accepted_tokens > 0
@@ -190,7 +134,7 @@ def test_the_logits_of_guesses(laboratory: Laboratory, tmp_path: Path, name: str
         assert isinstance(source, Speculation)
         assert isinstance(source.model, MTPDrafter)
         recorded = source.model._graphs = Recorded(source.model._graphs)
-        corrected = begin(engine, [])
+        corrected = ask_always(engine, [])
         corrected.begin = lambda: recorded_starts.append(len(recorded.rows))
         answer = engine.generate(prompt, max_tokens=12, temperature=0.0, ignore_eos=True)
     assert answer.usage.cached_tokens > 30

@@ -57,14 +57,17 @@ def test_a_step_may_take_ten_times_its_expected_duration(clock: Clock) -> None:
     assert "computing 512 tokens for 2561 s" in watchdog.hang_reason(60)
 
 
-def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(clock: Clock) -> None:
+@pytest.mark.parametrize(("kind", "named"), [("image", "an image"), ("sound", "a sound")])
+def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(
+    clock: Clock, kind: str, named: str
+) -> None:
     watchdog = Watchdog(clock)
     watchdog.computed("batch", 1, 0.001)
-    watchdog.wait("image", 1)
+    watchdog.wait(kind, 1)
     clock.now_s += 599
     assert watchdog.hang_reason(60) == ""
     clock.now_s += 2
-    assert "encoding an image of 1 rows for 601 s" in watchdog.hang_reason(60)
+    assert f"encoding {named} of 1 rows for 601 s" in watchdog.hang_reason(60)
 
 
 def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle() -> None:

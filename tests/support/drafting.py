@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from support.fake_graphs import letter
@@ -12,8 +15,11 @@ from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
 from tampu.kvcache import KVCacheManager
 from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.drafters import GuessKind
 from tampu.runner.generate_options import GenerateOptions
+from tampu.runner.mtp_drafter import MTPDrafter
 from tampu.runner.sequence import Sequence
+from tampu.runner.speculation import Speculation
 from tampu.runner.step_times import StepTimes
 from tampu.sampling import Sampler
 from tampu.sampling.options import SamplingOptions
@@ -21,6 +27,8 @@ from tampu.tokenizer import IncrementalDecoder
 
 COUNT = 40
 """Tokens of each answer."""
+
+_WRONG = 300
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "top_k": {"temperature": 1.0, "top_k": 20},
@@ -73,3 +81,54 @@ def sequence_of(manager: KVCacheManager, tokens: list[int]) -> Sequence:
         len(tokens),
         table,
     )
+
+
+@dataclass
+class Corrected:
+    """Lets a layer guess, and then replaces its guesses by known tokens; a fifth is wrong.
+
+    Attributes:
+        drafter: the layer's.
+        texts: each prompt with its answer.
+        asked: how often it was.
+        begin: called each time before.
+    """
+
+    kind: ClassVar[GuessKind] = MTPDrafter.kind
+    takes_cells: ClassVar[bool] = MTPDrafter.takes_cells
+    drafter: MTPDrafter
+    texts: list[list[int]]
+    asked: int = 0
+    source: random.Random = field(default_factory=lambda: random.Random(5))
+    begin: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.times: StepTimes = Free()
+        self.cost = 0.01
+        self.room, self.ended = self.drafter.room, self.drafter.ended
+
+    def guess(self, wanted: Mapping[Sequence, int]) -> Mapping[Sequence, list[int]]:
+        self.asked += 1
+        self.begin()
+        found = self.drafter.guess(wanted)
+        assert {each: len(guess) for each, guess in found.items()} == wanted
+        return {
+            sequence: self._corrected(sequence, len(guess)) for sequence, guess in found.items()
+        }
+
+    def _corrected(self, sequence: Sequence, count: int) -> list[int]:
+        known = sequence.tokens[: sequence.length].tolist()
+        texts = [each for each in self.texts if each[: len(known)] == known]
+        right = texts[0][len(known) : len(known) + count] if texts else []
+        right += [_WRONG] * (count - len(right))
+        return [each if self.source.random() < 0.8 else _WRONG for each in right]
+
+
+def ask_always(engine: Engine, texts: list[list[int]]) -> Corrected:
+    """Let the layer guess in each step."""
+    source = engine.model.scheduler.drafts.source
+    assert isinstance(source, Speculation)
+    assert isinstance(source.model, MTPDrafter)
+    source.times = Cheap()
+    source.model = corrected = Corrected(source.model, texts)
+    return corrected

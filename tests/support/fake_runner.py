@@ -32,7 +32,6 @@ from tampu.engine.requests import (
     Generate,
     Rerank,
 )
-from tampu.engine.sounds import CutSound, SoundPieces
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError, UnsupportedRequestError
 from tampu.runner.events import BatchCounts, Done, TextDelta, TokenLogprob, Usage
 
@@ -116,8 +115,6 @@ class FakeRunner:
             case Rerank(documents=documents):
                 self.requests.append(((request.query, request.instruction), documents))
                 return self._decided(len(documents))
-            case CutSound(file=file):
-                return SoundPieces(len(file) / 32_000, ())  # as WAV of 16 bits, 16,000 a second
             case EstimateMemory(options=options):
                 share = DeviceEstimate("CPU.0", 5, 4, 3, 100)
                 return MemoryEstimate(options.context, options.slots, (share,), fits=True)

@@ -67,7 +67,7 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList)
         and len(module) == count
-        and not any(word in name for word in ("vis", "mtp", "experts"))
+        and not any(word in name for word in ("vis", "audio", "mtp", "experts"))
     ]
     return lists[0]
 

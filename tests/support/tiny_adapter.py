@@ -31,7 +31,7 @@ def write_tiny_adapter(
     writer.add_string("adapter.type", changes.get("kind", "lora"))
     writer.add_float32("adapter.lora.alpha", 2.0 * rank)
     for name, info in base.tensors.items():
-        if name.startswith("blk.") and len(info.shape) == 2:
+        if name.startswith("blk.") and len(info.shape) == 2 and "conv1d" not in name:
             outputs, inputs = info.shape
             a, b = random.normal(size=(rank, inputs)), random.normal(size=(outputs, rank))
             writer.add_tensor(f"{name}.lora_a", (a / inputs**0.5).astype(np.float32))

@@ -83,6 +83,7 @@ class Generation(Running):
             streams_calls=request.streams_calls,
             max_calls=request.max_calls,
             choice=request.choice,
+            is_transcript=request.is_transcript,
         )
         check_cancelled()
         tokens, self._output = token_ids(built.tokens), built.output

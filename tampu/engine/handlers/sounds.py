@@ -20,7 +20,7 @@ def cut_sound(model: NativeModel, request: CutSound) -> Iterator[SoundPieces]:
         RequestError: if the model takes no sounds, or the file cannot be decoded.
     """
     samples = model.media.decode_audio(request.file)
-    spans = cut(samples, request.cutting) if request.cutting else ()
+    spans = cut(samples, request.cutting)
     seconds = len(samples) / SAMPLE_RATE
     yield SoundPieces(seconds, (), has_more=bool(spans))
     for left, span in zip(range(len(spans) - 1, -1, -1), spans, strict=True):

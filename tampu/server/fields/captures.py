@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import Protocol
 
 from tampu.errors import NotAllowedError, RequestError, require
-from tampu.nn.points import NAMES
+from tampu.nn.points import ATTENTIONS, NAMES
 from tampu.runner.capture_options import CaptureOptions
 from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.worker.frames import MAX_FRAME
@@ -14,30 +15,44 @@ from tampu.worker.frames import MAX_FRAME
 _MOST = MAX_FRAME // 2  # bytes that a worker can send together with an answer
 
 
+class CapturingBody(Protocol):
+    """The fields of a request that captures.
+
+    Attributes:
+        include: points as in `Engine.capture`: "hidden_states:12" is of layer 12, "hidden_states"
+            of all.
+        include_positions: tampu's own: those of tokens; None: all.
+        include_heads: tampu's own: those whose attention weights are captured; None: all.
+    """
+
+    include: list[str] | None
+    include_positions: list[int] | None
+    include_heads: list[int] | None
+
+
 def read_capture(
-    include: Sequence[str] | None,
-    positions: Sequence[int] | None,
-    defaults: ModelDefaults,
-    others: Collection[str] = (),
+    body: CapturingBody, defaults: ModelDefaults, others: Collection[str] = ()
 ) -> CaptureOptions | None:
     """Return what a request captures; None: nothing.
 
     Args:
-        include: points as in `Engine.capture`: "hidden_states:12" is of layer 12, "hidden_states"
-            of all.
-        positions: `include_positions`, tampu's own: those of tokens; None: all.
+        body: of the request.
         defaults: have the limit.
         others: values of `include` that mean something else, or nothing.
 
     Raises:
-        RequestError: for a value that is neither a point nor one of the others.
+        RequestError: for a value that is neither a point nor one of the others, and for positions
+            or heads of nothing.
         NotAllowedError: if the server returns no values inside models.
     """
-    points = [each for each in include or () if each not in others]
+    positions, heads = body.include_positions, body.include_heads
+    points = [each for each in body.include or () if each not in others]
     for point in points:
         if point.partition(":")[0] not in NAMES:
             known = ", ".join((*others, *NAMES))
             raise RequestError(f"include: {point[:100]!r} is not supported; {known} are")
+    weights = any(point.partition(":")[0] == ATTENTIONS for point in points)
+    require(heads is None or weights, f"include_heads needs {ATTENTIONS} in include")
     if not points:
         require(positions is None, "include_positions needs a point in include")
         return None
@@ -48,6 +63,7 @@ def read_capture(
     return CaptureOptions(
         points=tuple(points),
         positions=None if positions is None else tuple(positions),
+        heads=None if heads is None else tuple(heads),
         max_bytes=min(defaults.max_capture_bytes, _MOST),
         field="include",
     )

@@ -42,6 +42,7 @@ class GeneratingBody(ParameterBody, kw_only=True):
     # Values inside the model, as `read_capture` takes them.
     include: list[str] | None = None
     include_positions: list[int] | None = None
+    include_heads: list[int] | None = None
     # Adapters, as in AdapterBody.
     lora: AdapterScales | None = None
     lora_path: str | None = None

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, TextPrompt
-from tampu.engine.sounds import SoundPiece
 from tampu.errors import RequestError, require
 from tampu.server.fields.conversation import check_can
 from tampu.server.fields.options import ModelBody, parse_limited
@@ -22,7 +21,6 @@ from tampu.server.serving.model_defaults import ModelDefaults
 TRANSCRIPT_MARK = "<asr_text>"
 """Of Qwen3-ASR: its answer is `language English<asr_text>` and then the text."""
 
-_TOKENS_A_SECOND, _MORE_TOKENS = 16, 32  # Whisper's limit is 448 in 30 seconds
 _TRANSCRIBE_MARK = "[TRANSCRIBE]"
 _TRANSCRIBE = "Transcribe the speech exactly as it is spoken. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech into English. Answer with the translation alone."
@@ -125,7 +123,7 @@ def speech_form(task: SpeechTask, model: str, defaults: ModelDefaults) -> Speech
 
 def transcription_request(
     form: SpeechForm,
-    sounds: Sequence[SoundPiece],
+    sounds: Sequence[bytes],
     model: str,
     defaults: ModelDefaults,
     *,
@@ -141,7 +139,7 @@ def transcription_request(
 
     Args:
         form: how the model is asked.
-        sounds: the files, with their lengths.
+        sounds: the files.
         model: its name as the client wrote it.
         defaults: of the model.
         begun: the start of the transcript, which the answer continues. Qwen3-ASR should know the
@@ -160,8 +158,8 @@ def transcription_request(
     )
     return replace(
         request,
-        prompts=tuple(form.prompt(sound.file, begun) for sound in sounds),
-        limits=tuple(_MORE_TOKENS + int(_TOKENS_A_SECOND * sound.seconds) for sound in sounds),
+        prompts=tuple(form.prompt(sound, begun) for sound in sounds),
+        is_transcript=True,
         warnings=(*request.warnings, *form.warnings),
     )
 

@@ -75,9 +75,10 @@ class _Common(FormattedBody, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    entropy: bool | None = None  # tampu's own, as the next two
+    entropy: bool | None = None  # tampu's own, as the next three
     include: list[str] | None = None
     include_positions: list[int] | None = None
+    include_heads: list[int] | None = None
     timings_per_token: bool | None = None  # llama-server's
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
@@ -115,6 +116,7 @@ class EmbedRequest(ModelBody, kw_only=True):
     dimensions: int | None = None
     include: list[str] | None = None  # tampu's own, as in _Common
     include_positions: list[int] | None = None
+    include_heads: list[int] | None = None
 
 
 class EmbeddingsRequest(ModelBody, kw_only=True):
@@ -225,7 +227,7 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedd
         truncates=True,
         dimensions=body.dimensions or None,
         may_be_unpooled=False,
-        capture=read_capture(body.include, body.include_positions, defaults),
+        capture=read_capture(body, defaults),
     )
 
 
@@ -254,7 +256,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
         top_logprobs=body.top_logprobs,
         entropy=body.entropy,
         return_progress=body.telemetry().needs_progress or None,
-        capture=read_capture(body.include, body.include_positions, defaults),
+        capture=read_capture(body, defaults),
     )
 
 

@@ -41,6 +41,7 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
     pooling: Any = None
     include: list[str] | None = None
     include_positions: list[int] | None = None
+    include_heads: list[int] | None = None
 
     def given(self) -> tuple[Any, str]:
         """Return what is to be embedded, and the name of its field."""
@@ -75,7 +76,7 @@ def parse_embedding(
         prompt=body.prompt_name,
         may_be_unpooled=may_be_unpooled,
         lora=chosen_adapters(body.lora, body.lora_path) or {},
-        capture=read_capture(body.include, body.include_positions, defaults),
+        capture=read_capture(body, defaults),
     )
 
 

@@ -212,7 +212,7 @@ def _parameters(
         top_logprobs=top_logprobs,
         logit_bias=bias.tokens or None,
         lora=chosen_adapters(body.lora, body.lora_path),
-        capture=read_capture(body.include, body.include_positions, defaults),
+        capture=read_capture(body, defaults),
         **line_limits(body),
     )
     warnings = (*request.warnings, *field_warnings(body))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -64,24 +63,23 @@ class GenerationRequest(ModelUse):
 
     Attributes:
         prompts: none: only load the model.
-        limits: of the tokens of the answers to each prompt, beside that of the options; none: no
-            others.
         options: limits, stop strings and sampling.
         text_bias: added to the logits of the tokens of these texts.
         structure: the structure of the answers; None: free text.
         choices: answers to each prompt.
         max_calls: the maximum number of calls in the answer; None: any number.
         is_streamed: whether the client gets the answer while it is generated.
+        is_transcript: as in `Generate`.
     """
 
     prompts: tuple[Prompt, ...] = ()
-    limits: tuple[int, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
     text_bias: Mapping[str, float] = field(default_factory=dict)
     structure: StructuredOutput | None = None
     choices: int = 1
     max_calls: int | None = None
     is_streamed: bool = True
+    is_transcript: bool = False
 
     @property
     def lora(self) -> Lora:
@@ -94,8 +92,8 @@ class GenerationRequest(ModelUse):
         Each has its own seed if one is given. The arguments are the first of `limited`.
         """
         found: list[Request[Any]] = []
-        for prompt, most in zip_longest(self.prompts, self.limits):
-            options = self._sharing(self.limited(context, max_repeated_tokens, most))
+        for prompt in self.prompts:
+            options = self._sharing(self.limited(context, max_repeated_tokens))
             for number in range(self.choices):
                 own = options
                 if options.seed is not None and number:
@@ -104,6 +102,7 @@ class GenerationRequest(ModelUse):
                     Generate(
                         prompt, own, self.structure, self.is_streamed,
                         streams_calls=True, max_calls=self.max_calls, choice=len(found),
+                        is_transcript=self.is_transcript,
                     )
                 )  # fmt: skip
         return found
@@ -117,16 +116,13 @@ class GenerationRequest(ModelUse):
         capture = msgspec.structs.replace(capture, max_bytes=share)
         return msgspec.structs.replace(options, capture=capture)
 
-    def limited(
-        self, context: int, max_repeated_tokens: int | None = None, most: int | None = None
-    ) -> GenerateOptions:
-        """Return the options with an end: at most `most` tokens and ten contexts are generated.
+    def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
+        """Return the options with an end: at most ten contexts of tokens are generated.
 
         Where the client sets none, the answer ends too when a token follows itself more than
         `max_repeated_tokens` times, unless the client wants text after the model's end token.
         """
-        limit = token_limit(context) if most is None else min(most, token_limit(context))
-        options, wanted = self.options, self.options.max_tokens
+        limit, options, wanted = token_limit(context), self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
         repeats = None if options.ignore_eos else max_repeated_tokens

@@ -84,7 +84,7 @@ FORMS = {  # other names of `format`
     "output_format", "guided_whitespace_pattern", "structural_tag",
 }  # fmt: skip
 LINE = ("truncated", "limit", "timings", "draft_count", "draft_accepted_count", "captured")
-INSIDE = {"include", "include_positions", "control_vectors"}
+INSIDE = {"include", "include_positions", "include_heads", "control_vectors"}
 MORE = {
     ollama.GenerateRequest: FORMS | INSIDE | {"truncation", "timings_per_token"},
     ollama.ChatRequest: FORMS

@@ -143,6 +143,40 @@ def test_ollamas_routes_have_it_in_their_last_line(
     require_same(http.post("/api/generate", json=given).json()["captured"], python)
 
 
+WEIGHTS: dict[str, Any] = {"include": ["attentions:1", "attentions:0"], "include_heads": [2, 0]}
+TEXTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 1},
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": 1},
+    "/v1/responses": {"input": PROMPT, "max_output_tokens": 1},
+    "/v1/embeddings": {"input": PROMPT, "model": "embedder"},
+    "/embedding": {"input": PROMPT, "model": "embedder"},
+    "/api/chat": {"messages": MESSAGES, "stream": False, "options": {"num_predict": 1}},
+    "/api/generate": {
+        "prompt": PROMPT, "raw": True, "stream": False, "options": {"num_predict": 1}
+    },
+    "/api/embed": {"input": PROMPT, "model": "embedder"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_attention_weights_of_chosen_heads(
+    http: httpx.Client, engine: Engine, folder: Path, path: str
+) -> None:
+    answer = http.post(path, json={"model": "tiny", **WEIGHTS, **TEXTS[path]}).json()
+    items = answer if isinstance(answer, list) else answer.get("choices") or answer.get("data")
+    captured = items[0]["captured"] if items else answer["captured"]
+    asked: dict[str, Any] = {"points": WEIGHTS["include"], "heads": [0, 2]}
+    if "embed" in path:
+        with Engine.load(folder / "embedder.gguf", **LOAD) as embedder:
+            expected = embedder.capture(PROMPT, **asked)
+    elif "messages" in TEXTS[path] or "/responses" in path:
+        expected = engine.capture(MESSAGES, **asked)
+    else:
+        expected = engine.capture(PROMPT, **asked)
+    require_same(captured if isinstance(captured, str) else captured[0], expected)
+    assert [len(rows) for rows in expected["attentions"].values()] == [2, 2]
+
+
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embedding", "/api/embed"])
 def test_embeddings_have_it_of_each_text(http: httpx.Client, folder: Path, path: str) -> None:
     texts = [PROMPT, "a cat"]
@@ -164,6 +198,17 @@ REFUSED = {
         "include: position 99999 is outside",
     ),
     "positions of nothing": ({"include_positions": [1]}, "include_positions needs a point"),
+    "heads of nothing": ({"include_heads": [0]}, "include_heads needs attentions in include"),
+    "heads of other points": (
+        {"include": ["hidden_states"], "include_heads": [0]}, "include_heads needs attentions"
+    ),
+    "a head that is not there": (
+        {"include": ["attentions:1"], "include_heads": [99]}, "include: there is no head 99"
+    ),
+    "a head below 0": (
+        {"include": ["attentions:1"], "include_heads": [-1]}, "include: there is no head -1"
+    ),
+    "no heads": ({"include": ["attentions"], "include_heads": []}, "include: heads is empty"),
     "no positions": (
         {"include": ["hidden_states"], "include_positions": []}, "include: positions is empty"
     ),
@@ -187,7 +232,7 @@ def test_what_cannot_be_captured_is_named(
     message = error if isinstance(error, str) else error["message"]
     assert message.startswith(told), message
     if path != "/api/chat":
-        assert error["param"] in ("include", "include_positions")
+        assert error["param"] in ("include", "include_positions", "include_heads")
 
 
 def test_values_over_the_limit_are_refused_with_their_size_before_anything_is_computed(

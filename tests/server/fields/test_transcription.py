@@ -13,8 +13,9 @@ from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_
 
 from tampu.convert import convert
 from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, TextPrompt
-from tampu.engine.sounds import SoundPiece
+from tampu.engine.sounds import spoken_tokens
 from tampu.errors import RequestError
+from tampu.runner.generate_options import token_limit
 from tampu.server.fields.transcription import SpeechTask, speech_form, transcription_request
 from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.store.model_info import read_model_info
@@ -109,9 +110,10 @@ def test_a_transcript_has_an_end_by_the_length_of_its_sound_and_the_models_own(
 ) -> None:
     defaults = defaults_of("qwen3_asr", tmp_path)
     form = speech_form(SpeechTask(), "m", defaults)
-    pieces = [SoundPiece(0.0, 0.5, b"a"), SoundPiece(7.0, 37.0, b"b")]
-    for own, expected in ((None, [40, 512]), (100, [40, 100])):
+    for own in (None, 100):
         parameters = {} if own is None else {"num_predict": own}
         given = ModelDefaults(defaults.info, parameters=parameters)
-        asked: Any = transcription_request(form, pieces, "m", given).requests(65_536, None)
-        assert [each.options.max_tokens for each in asked] == expected
+        asked: Any = transcription_request(form, [b"a", b"b"], "m", given).requests(65_536, None)
+        assert [each.is_transcript for each in asked] == [True, True]
+        assert {each.options.max_tokens for each in asked} == {own or token_limit(65_536)}
+    assert [spoken_tokens(seconds) for seconds in (0.0, 0.5, 30.0)] == [32, 40, 512]

@@ -10,7 +10,7 @@ export interface Distribution {
 export type Part = [request: number, start: number, tokens: number, isPrompt: boolean, drafts: number, accepted: number];
 
 export interface Step {
-  kind: "batch" | "image";
+  kind: "batch" | "image" | "sound";
   began_ms: number;
   compute_ms: number;
   plan_ms: number;

@@ -6,7 +6,7 @@ export interface Bar {
   lane: number;
   from: number;
   to: number;
-  kind: "newGraph" | "batch" | "image" | "prompt" | "answer" | "wait";
+  kind: "newGraph" | "batch" | "encoder" | "prompt" | "answer" | "wait";
   request: number;
   /** Guesses of next tokens in this step: how many were right. */
   drafts?: { all: number; accepted: number };
@@ -42,7 +42,7 @@ export function timelineOf({ steps, waits, runner, runnerMs }: ModelHistory, fro
   }
   for (const step of shown) {
     const end = step.began_ms + step.compute_ms;
-    const kind = step.kind === "image" ? "image" : step.is_new_graph ? "newGraph" : "batch";
+    const kind = step.kind !== "batch" ? "encoder" : step.is_new_graph ? "newGraph" : "batch";
     bars.push({ lane: DEVICE, from: step.began_ms, to: end, kind, request: DEVICE });
     for (const [request, , , isPrompt, all, accepted] of step.parts) {
       const lane = laneOf.get(request);

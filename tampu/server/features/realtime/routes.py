@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from tampu.audio import SAMPLE_RATE, Samples
+from tampu.audio import Samples
 from tampu.audio.wav import wav_file
-from tampu.engine.sounds import SoundPiece
 from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.server.core import Core
@@ -113,8 +112,7 @@ class RealtimeAPI:
             with suppress(RequestError):  # a language that only the model knows
                 form = speech_form(replace(settings.task, language=language), name, defaults)
         file = await asyncio.to_thread(wav_file, sound)
-        piece = SoundPiece(0.0, len(sound) / SAMPLE_RATE, file)
-        request = transcription_request(form, [piece], name, defaults, begun=begun)
+        request = transcription_request(form, [file], name, defaults, begun=begun)
         rest, text, usage = "", TranscriptText(says_language=form.says_language), Usage()
         async with aclosing(self._serving.generate(entry, request)) as replies:
             async for reply in replies:

@@ -107,7 +107,7 @@ def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRe
         fields=parameters_of(body, limits),
         is_streamed=bool(body.stream),
         lora=chosen_adapters(body.lora, body.lora_path),
-        capture=read_capture(body.include, body.include_positions, defaults, _INCLUDED),
+        capture=read_capture(body, defaults, _INCLUDED),
         ignore_eos=body.ignore_eos,
         return_progress=body.telemetry().needs_progress or None,
         **line_limits(body),

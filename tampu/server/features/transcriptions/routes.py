@@ -82,7 +82,7 @@ class TranscriptionsAPI:
         cut = await self._cut(entry, form)
         request = transcription_request(
             speech,
-            cut.pieces,
+            [piece.file for piece in cut.pieces],
             form.model,
             defaults,
             temperature=form.temperature,
@@ -105,12 +105,11 @@ class TranscriptionsAPI:
         return TaskResponse(work())
 
     async def _cut(self, entry: Entry, form: TranscriptionForm) -> SoundPieces:
-        """Return the pieces of a sound; one that is heard as a whole is the only piece."""
+        """Return the pieces of a sound; one heard as a whole is the only piece, without times."""
+        if form.cutting is None:
+            return SoundPieces(0.0, (SoundPiece(0.0, 0.0, form.file),))
         asked = CutSound(form.file, form.cutting)
-        found = await self._serving.ask(entry, ModelCall(model=form.model, request=asked))
-        if form.cutting is not None:
-            return found
-        return SoundPieces(found.seconds, (SoundPiece(0.0, found.seconds, form.file),))
+        return await self._serving.ask(entry, ModelCall(model=form.model, request=asked))
 
 
 async def _advised(
