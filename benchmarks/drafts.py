@@ -67,7 +67,7 @@ class Synthetic:
     """
 
     kind: ClassVar[GuessKind] = GuessKind.MTP
-    takes_cells: ClassVar[bool] = True
+    takes_cells: ClassVar[bool] = True  # as if: then it is asked a moment later
 
     def __init__(self, model: GuessingModel, scene: Scene, rates: Sequence[float]) -> None:
         self.model = model
@@ -262,7 +262,9 @@ def predicted(model: Path, given: argparse.Namespace, options: Mapping[str, Any]
         with Engine.load(model, context=512, slots=streams, **options) as engine:
             speculation = engine.model.scheduler.drafts.source
             if not isinstance(speculation, Speculation) or speculation.model is None:
-                raise SystemExit(f"{model} has no layer of multi-token prediction")
+                raise SystemExit(
+                    f"{model} has no layer of multi-token prediction, and no assistant"
+                )
             speculation.model = Synthetic(speculation.model, scene, given.rates)
             show(engine, replace(scene, name=f"mtp, {streams} streams"), given.repeats)
             print(costs("model", speculation.times), costs("mtp", speculation.model.times))
@@ -287,8 +289,9 @@ def main() -> None:
     parser.add_argument("--mtp-streams", type=int, nargs="*", default=[], help="such as 1 8")
     parser.add_argument("--rates", type=float, nargs="*", default=[0.8, 0.7, 0.6])
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--draft", help="the file of an assistant, for --mtp-streams")
     given = parser.parse_args()
-    options: dict[str, Any] = {"threads": given.threads}
+    options: dict[str, Any] = {"threads": given.threads, "draft": given.draft}
     titles = f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}"
     print(f"{titles}  drafted, accepted")
     if given.scenes:

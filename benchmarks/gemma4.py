@@ -2,7 +2,8 @@
 
 A layer has the shape of one of Gemma 4 E4B in Q4_K_M: five of six have a window, the last 18 of 42
 read the keys and values of earlier ones, and each token gives every layer an embedding. The
-vocabulary is made up, and a tenth of that model's. The rest is as in `benchmarks.random_models`.
+vocabulary is made up, and a tenth of that model's; with `--assistant`, which writes an assistant
+beside it (4 layers of 256 features), it is as large. The rest is as in `benchmarks.random_models`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from benchmarks.random_models import (
 from tampu.ml.types import GGMLType
 
 FILE = "gemma4-{}layers-Q4_K_M.gguf"
+ASSISTED_FILE, ASSISTANT_FILE = "gemma4-{}layers-whole-Q4_K_M.gguf", "gemma4-assistant-Q8_0.gguf"
+VOCABULARY = 262_144  # of the real model
 
 DECODER = Decoder(
     layers=42,
@@ -40,6 +43,19 @@ DECODER = Decoder(
     epsilon=1e-6,
     rope_base=1_000_000.0,
     norms=("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"),
+)
+ASSISTANT = Decoder(
+    layers=4,
+    vocabulary=VOCABULARY,
+    hidden=256,
+    heads=4,
+    kv_heads=2,
+    head_size=512,
+    feed_forward=2048,
+    context=131_072,
+    epsilon=1e-6,
+    rope_base=1_000_000.0,
+    norms=("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
 )
 WINDOW, PERIOD, HEAD_SIZE_SWA, FEATURES, LOGIT_CAP = 512, 6, 256, 256, 30.0
 ROTATED, NEVER = DECODER.head_size // 8, 1e30  # of the pairs of a full layer; the others do not
@@ -91,18 +107,51 @@ def plan_layer(index: int, mix: QuantMix, decoder: Decoder) -> Iterator[Planned]
             yield Planned(f"{layer}{name}.weight", source, size, kind)
 
 
+def plan_assistant(mix: QuantMix) -> Iterator[Planned]:
+    """Yield the tensors of the assistant: its last layer reads the keys of a full layer."""
+    hidden, features = ASSISTANT.hidden, DECODER.hidden
+    yield Planned("token_embd.weight", "token_embd", (VOCABULARY, hidden), mix.embedding)
+    yield Planned("output_norm.weight", "norm", (hidden,), GGMLType.F32)
+    pairs = (ASSISTANT.head_size // 2,)
+    yield Planned("rope_freqs.weight", "rope_freqs", pairs, GGMLType.F32)
+    yield Planned("nextn.pre_projection.weight", "before", (hidden, 2 * features), mix.matrix)
+    yield Planned("nextn.post_projection.weight", "after", (features, hidden), mix.matrix)
+    for index in range(ASSISTANT.layers):
+        layer, is_last = f"blk.{index}.", index == ASSISTANT.layers - 1
+        shape = ASSISTANT if is_last else replace(ASSISTANT, head_size=HEAD_SIZE_SWA)
+        for name in shape.norms:
+            yield Planned(f"{layer}{name}.weight", "norm", (hidden,), GGMLType.F32)
+        yield Planned(f"{layer}attn_q_norm.weight", "norm", (shape.head_size,), GGMLType.F32)
+        for name, size in shape.matrices.items():
+            if name not in ("attn_k", "attn_v"):
+                source = f"{name}{shape.head_size}" if name.startswith("attn") else name
+                yield Planned(f"{layer}{name}.weight", source, size, mix.matrix)
+
+
+def add_assistant_metadata(writer: gguf.GGUFWriter) -> None:
+    """Write the metadata of the assistant."""
+    ASSISTANT.add_metadata(writer, "Random assistant of Gemma 4 E4B, Q8_0", QUANT_MIXES["Q8_0"])
+    writer.add_embedding_length_out(DECODER.hidden)
+    add_windows(writer, [True, True, True, False])
+    add_vocabulary(writer, VOCABULARY)
+
+
+def add_windows(writer: gguf.GGUFWriter, pattern: list[bool]) -> None:
+    """Write what layers with a window have of their own."""
+    writer.add_key_length_swa(HEAD_SIZE_SWA)
+    writer.add_value_length_swa(HEAD_SIZE_SWA)
+    writer.add_rope_dimension_count(DECODER.head_size)
+    writer.add_rope_dimension_count_swa(HEAD_SIZE_SWA)
+    writer.add_rope_freq_base_swa(10_000.0)
+    writer.add_sliding_window(WINDOW)
+    writer.add_sliding_window_pattern(pattern)
+
+
 def add_metadata(writer: gguf.GGUFWriter, decoder: Decoder) -> None:
     """Write the metadata of the model."""
     name = f"Random Gemma 4 E4B, {decoder.layers} layers, Q4_K_M"
     decoder.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
-    writer.add_key_length_swa(HEAD_SIZE_SWA)
-    writer.add_value_length_swa(HEAD_SIZE_SWA)
-    writer.add_rope_dimension_count(decoder.head_size)
-    writer.add_rope_dimension_count_swa(HEAD_SIZE_SWA)
-    writer.add_rope_freq_base_swa(10_000.0)
-    writer.add_sliding_window(WINDOW)
-    pattern = [has_window(index) for index in range(decoder.layers)]
-    writer.add_sliding_window_pattern(pattern)
+    add_windows(writer, [has_window(index) for index in range(decoder.layers)])
     writer.add_shared_kv_layers(shared_layers(decoder.layers))
     writer.add_embedding_length_per_layer_input(FEATURES)
     writer.add_final_logit_softcapping(LOGIT_CAP)
@@ -113,13 +162,25 @@ def main() -> None:
     """Write the file."""
     parser = arguments_of("Make a Gemma 4, to measure with.")
     parser.add_argument("--layers", type=int, default=DECODER.layers)
+    parser.add_argument("--assistant", action="store_true")
     given = parser.parse_args()
     decoder = replace(DECODER, layers=given.layers)
+    if given.assistant:
+        decoder = replace(decoder, vocabulary=VOCABULARY)
     given.out.mkdir(parents=True, exist_ok=True)
     pairs = np.arange(decoder.head_size // 2)
     factors = {"rope_freqs": np.where(pairs < ROTATED, 1.0, NEVER).astype(np.float32)}
+    if given.assistant:
+        write_file(
+            given.out / ASSISTANT_FILE,
+            "gemma4-assistant",
+            add_assistant_metadata,
+            plan_assistant(QUANT_MIXES["Q8_0"]),
+            given.threads,
+            factors,
+        )
     write_file(
-        given.out / FILE.format(decoder.layers),
+        given.out / (ASSISTED_FILE if given.assistant else FILE).format(decoder.layers),
         "gemma4",
         lambda writer: add_metadata(writer, decoder),
         plan(QUANT_MIXES["Q4_K_M"], decoder),
