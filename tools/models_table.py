@@ -40,7 +40,7 @@ MODELS = {
     "falcon-h1": "Falcon-H1",
     "gemma": "Gemma 1",
     "gemma-embedding": "EmbeddingGemma",
-    "gemma-embedding2": "EmbeddingGemma 2, text",
+    "gemma-embedding2": "EmbeddingGemma 2",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gemma4": "Gemma 4, text and vision",

@@ -78,7 +78,7 @@ def read_messages(
     if not messages:
         raise RequestError("messages is empty: at least one message is required")
     return [
-        _read_message(message, f"messages[{index}]", read_file)
+        read_message(message, f"messages[{index}]", read_file)
         for index, message in enumerate(messages)
     ]
 
@@ -97,9 +97,10 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         raise RequestError(f"tools[{index}] must be a function with a name, as {wanted}")
 
 
-def _read_message(
+def read_message(
     message: Mapping[str, Any], where: str, read_file: Callable[[Any, str], Any]
 ) -> dict[str, Any]:
+    """Return one message as `read_messages` does; `where` is its place for errors."""
     role = message.get("role")
     if not isinstance(role, str):
         what = "is missing" if role is None else f"must be a string, not {type(role).__name__}"

@@ -248,10 +248,11 @@ class CapturingModel(NativeModel):
 
     def _given(self, prompt: CapturePrompt) -> AnyPrompt:
         if isinstance(prompt, str):
-            return embedded_prompt(prompt)
+            return embedded_prompt(prompt, "prompt")
         messages = [each for each in prompt if isinstance(each, Mapping)]
         if not messages:
-            return embedded_prompt([each for each in prompt if not isinstance(each, Mapping)])
+            items = [each for each in prompt if not isinstance(each, Mapping)]
+            return embedded_prompt(items, "prompt")
         if len(messages) < len(prompt):
             raise RequestError("prompt is neither token ids nor messages: it has both")
         return self._python.conversation(messages, {})

@@ -1,4 +1,4 @@
-"""The methods of `Engine` that make vectors of texts."""
+"""The methods of `Engine` that make vectors of texts, images and sounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tampu.engine.captures import Captured, CapturedEmbeddings
 from tampu.engine.hybrid import HybridEmbedding, embed_hybrid
 from tampu.engine.input_processor import Prompt
 from tampu.engine.native import NativeModel
-from tampu.engine.python_requests import embedded_prompt
+from tampu.engine.python_requests import Message, embedded_prompts
 from tampu.engine.request import NO_LORA, Lora
 from tampu.engine.requests import Embed
 from tampu.engine.steering import GivenSteering, steering_of
@@ -22,12 +22,12 @@ from tampu.runner.capture_options import capture_options
 
 
 class EmbeddingModel(NativeModel):
-    """A model that makes vectors of texts."""
+    """A model that makes vectors of texts, images and sounds."""
 
     @overload
     def embed(
         self,
-        texts: str | Sequence[Prompt],
+        texts: str | Sequence[Prompt | Message],
         *,
         normalize: bool = True,
         prompt: str | None = None,
@@ -40,7 +40,7 @@ class EmbeddingModel(NativeModel):
     @overload
     def embed(
         self,
-        texts: str | Sequence[Prompt],
+        texts: str | Sequence[Prompt | Message],
         *,
         normalize: bool = True,
         prompt: str | None = None,
@@ -53,7 +53,7 @@ class EmbeddingModel(NativeModel):
     @checked
     def embed(
         self,
-        texts: str | Sequence[Prompt],
+        texts: str | Sequence[Prompt | Message],
         *,
         normalize: bool = True,
         prompt: str | None = None,
@@ -64,6 +64,10 @@ class EmbeddingModel(NativeModel):
     ) -> npt.NDArray[np.float32] | CapturedEmbeddings:
         """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
+        A text with images or sounds, for models that take them, is a mapping with `content`,
+        `images` and `audio`, as in a message; they are read before the text, in this order. Token
+        ids may have prepared ones among them (`prepare_file`), and get no begin and end tokens.
+
         They are float32, (texts, features). The option `pooling` says how, else the file: mean (the
         default), first or last token. With none, (tokens, features), and without `normalize` they
         have any length. `prompt` names the model's prompt that is put before each text, such as
@@ -72,9 +76,8 @@ class EmbeddingModel(NativeModel):
         each is the mean of its own tokens. `lora` and `steering` are as for `generate`. With
         `capture`, as there, the vectors come with the values of each text. Raises as `logits`.
         """
-        given = [texts] if isinstance(texts, str) else texts
         request = Embed(
-            tuple(map(embedded_prompt, given)),
+            embedded_prompts(texts),
             truncate=False,
             late_chunking=late_chunking,
             prompt=prompt,
@@ -97,6 +100,4 @@ class EmbeddingModel(NativeModel):
 
         `prompt` is as for `embed`. Raises as `logits`, and RequestError for a model without them.
         """
-        given = [texts] if isinstance(texts, str) else texts
-        inputs = tuple(map(embedded_prompt, given))
-        return embed_hybrid(self, Embed(inputs, truncate=False, prompt=prompt))
+        return embed_hybrid(self, Embed(embedded_prompts(texts), truncate=False, prompt=prompt))

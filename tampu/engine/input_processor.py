@@ -296,6 +296,8 @@ class InputProcessor:
             return inputs
         if len(inputs.tokens) > longest:
             raise ContextLengthError.of(len(inputs.tokens), longest)
+        width = self._model.info.embedding_length
+        self._model.scheduler.encoder_cache.check_room(inputs.layout, width)
         if not self._model.graphs.model.has_segments:
             return as_one_group(inputs)
         return as_one_group(inputs, np.array(segments or [0] * len(inputs.tokens), np.int32))

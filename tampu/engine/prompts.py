@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import msgspec
+
+from tampu.chat.media import MediaFile
+from tampu.errors import RequestError
 
 MEDIA_MARKER = "<__media__>"  # as llama.cpp's
 
@@ -14,13 +18,28 @@ class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
 
     Attributes:
         text: if there are media, with `MEDIA_MARKER` at the place of each.
-        media: files of images, videos and sounds.
+        media: files of images, videos and sounds; of a program also RGB pixels or samples.
         places: where the request has each, for errors; none: it says nothing of them.
     """
 
     text: str
-    media: tuple[bytes, ...] = ()
+    media: tuple[Any, ...] = ()
     places: tuple[str, ...] = ()
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[str | MediaFile]) -> TextPrompt:
+        """Return texts and files in their order, with nothing between them.
+
+        Raises:
+            RequestError: if `MEDIA_MARKER` is in a text.
+        """
+        held = [*parts]
+        files = [part for part in held if isinstance(part, MediaFile)]
+        texts = [part if isinstance(part, str) else MEDIA_MARKER for part in held]
+        text = "".join(texts)
+        if files and text.count(MEDIA_MARKER) != len(files):
+            raise RequestError(f"a text beside images or sounds must not have {MEDIA_MARKER} in it")
+        return cls(text, tuple(file.data for file in files), tuple(file.place for file in files))
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):

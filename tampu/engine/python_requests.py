@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.media import without_places
-from tampu.chat.messages import check_tools, read_messages
+from tampu.chat.messages import check_tools, read_message, read_messages
 from tampu.chat.output.reasoning import Think
 from tampu.engine.arguments import FilePath, kind_of
 from tampu.engine.input_processor import Prompt, flat
@@ -54,6 +54,9 @@ class _PillowImage(Protocol):
         """Return the image in another mode."""
 
 
+EmbeddedPrompt: TypeAlias = TextPrompt | ItemsPrompt
+
+_EMBEDDED = ("content", "images", "audio")  # of a message that is embedded
 _TOOLS = kind_of(Sequence[Message] | None)
 _THINK = kind_of(Think)
 
@@ -116,9 +119,27 @@ def items_prompt(prompt: Sequence[Any]) -> ItemsPrompt:
     return ItemsPrompt(tuple(int(i) if isinstance(i, np.integer) else i for i in prompt))
 
 
-def embedded_prompt(given: Prompt) -> TextPrompt | ItemsPrompt:
-    """Return a text or token ids as an input of `Embed`."""
-    return TextPrompt(given) if isinstance(given, str) else items_prompt(flat(given))
+def embedded_prompts(given: str | Sequence[Prompt | Message]) -> tuple[EmbeddedPrompt, ...]:
+    """Return texts, token ids, and texts with images and sounds as inputs of `Embed`.
+
+    Raises:
+        RequestError: naming what is wrong with images and sounds.
+    """
+    held = [given] if isinstance(given, str) else given
+    return tuple(embedded_prompt(each, f"texts[{index}]") for index, each in enumerate(held))
+
+
+def embedded_prompt(given: Prompt | Message, where: str) -> EmbeddedPrompt:
+    """Return one input as `embedded_prompts` does; `where` is its place for errors."""
+    if isinstance(given, str):
+        return TextPrompt(given)
+    if not isinstance(given, Mapping):
+        return items_prompt(flat(given))
+    if unknown := sorted(given.keys() - _EMBEDDED):
+        known = ", ".join(_EMBEDDED)
+        raise RequestError(f"{where}.{unknown[0]:.50} is not known: an input has {known}")
+    message = read_message({"role": "user", **given}, where, read_file)
+    return TextPrompt.of_parts([*message.get("media", ()), message["content"]])
 
 
 def read_file(file: File, where: str) -> bytes | npt.NDArray[Any]:

@@ -151,6 +151,8 @@ def prompt_lane(prompt: Prompt, structure: StructuredOutput | None = None) -> La
             return "media"
         if len(prompt.messages) > _MANY:
             return "long"
+    if isinstance(prompt, TextPrompt) and prompt.media:
+        return "media"
     if _text_size(prompt) > _LONG:
         return "long"
     return "short" if structure is None else "grammar"
@@ -162,6 +164,8 @@ def prompt_size(prompt: Prompt) -> int:
     if isinstance(prompt, ChatPrompt):
         given = (message.get("media") or () for message in prompt.messages)
         media = sum(len(file) for several in given for file in several)
+    elif isinstance(prompt, TextPrompt):
+        media = sum(map(len, prompt.media))
     return _text_size(prompt) + media
 
 

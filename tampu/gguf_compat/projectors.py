@@ -244,6 +244,9 @@ _NEMOTRON = Projector(
     keys=_of_nemotron,
     tensors=_on_grid,
 )
+_GEMMA4 = Projector(
+    kind="gemma4v", defaults=_NONE | _EPSILON | {"vision.image_size": 224}, keys=_of_gemma4
+)
 _STATED: Mapping[str, Projector] = {
     "idefics3": Projector(kind="idefics3", defaults=_HALVES | _GELU | _EPSILON),
     "paddleocr": Projector(
@@ -271,11 +274,8 @@ _OF_ARCHITECTURES: Mapping[str, Projector] = {
         },
     ),
     "gemma3": Projector(kind="gemma3", defaults=_HALVES | _GELU | _EPSILON, keys=_of_gemma3),
-    "gemma4": Projector(
-        kind="gemma4v",
-        defaults=_NONE | _EPSILON | {"vision.image_size": 224},
-        keys=_of_gemma4,
-    ),
+    "gemma4": _GEMMA4,
+    "gemma-embedding2": _GEMMA4,
     "glm4": Projector(
         kind="glm4v",
         defaults=_CLIP | _SILU,

@@ -6,6 +6,7 @@
 
 Five layers have a symmetric window; the sixth sees the whole text, with wider heads. Scores are not
 scaled: the norms of queries and keys do that. The mean of the states goes through one projection.
+Images and sounds are among the tokens, embedded by Gemma 4's encoders.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
+from tampu.models.gemma4_conformer import Gemma4Conformer
+from tampu.models.gemma4_vision import Gemma4Vision
 
 _PATTERN = "attention.sliding_window_pattern"
 _PERIOD = 6
@@ -135,6 +138,8 @@ class GemmaEmbedding2(nn.TextEncoder):
     output: nn.Linear = nn.gguf("output")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[nn.VisionModel], ...]] = (Gemma4Vision,)
+    audio_types: ClassVar[tuple[type[nn.AudioModel], ...]] = (Gemma4Conformer,)
     options: Options
 
     def cache_shapes(self) -> list[nn.LayerShape]:
@@ -149,7 +154,8 @@ class GemmaEmbedding2(nn.TextEncoder):
         ]
 
     def embed(self, batch: nn.Batch) -> Tensor:
-        return self.token_embedding(batch.tokens) * math.sqrt(self.options.embedding)
+        x = self.token_embedding(batch.tokens) * math.sqrt(self.options.embedding)
+        return batch.place(x)  # what images give is not scaled
 
     def steps(self, batch: nn.Batch) -> Iterable[nn.Step]:
         o, every = self.options, self.features(self.embed(batch))

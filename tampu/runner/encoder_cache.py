@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tampu.errors import RequestError
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn.media import RGBImage
 from tampu.runner.layout import InputLayout, PlacedMedia
@@ -133,6 +134,25 @@ class EncoderCache:
             if is_ahead and placed.number not in self:
                 return placed
         return None
+
+    def check_room(self, layout: InputLayout, width: int) -> None:
+        """Check that all embeddings of a prompt can be kept at once, as one batch needs them.
+
+        Args:
+            layout: of the prompt.
+            width: features of a row of an embedding.
+
+        Raises:
+            RequestError: if they are too many or too large.
+        """
+        items = {placed.number: placed.item for placed in layout.media}
+        if len(items) > _MAX_KEPT:
+            what = f"{len(items)} images and parts of sounds, at most {_MAX_KEPT} are possible"
+            raise RequestError(f"the input has {what}")
+        size = sum(item.rows for item in items.values()) * width * 4
+        if size > self._limit and len(items) > 1:
+            what = f"{size} bytes of embeddings, at most {self._limit} are possible"
+            raise RequestError(f"the images and sounds of the input have {what}")
 
     def concatenated(self, numbers: tuple[int, ...]) -> Embedding:
         """Return the rows of some embeddings, one after the other.

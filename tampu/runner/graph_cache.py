@@ -148,7 +148,7 @@ class GraphCache:
         """The maximum number of tokens that must share a batch: of an image or a whole text."""
         held = [encoder.largest().placeholders.groups for encoder in self.model.encoders]
         lengths = [length for groups in held for _, length in groups]
-        return max(lengths, default=self.max_bidirectional_tokens or 0)
+        return max([*lengths, self.max_bidirectional_tokens or 0])
 
     @property
     def max_bidirectional_tokens(self) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ class InputLayout:
         """Return the first position that cannot be computed without one of these."""
         takes = placed.embedded(placed.start, placed.end)
         first = int(takes[0]) if len(takes) else placed.start
-        return placed.start + self.fitting(placed.start, first - placed.start)
+        return next((g.start for g in self.groups if g.start <= first < g.end), first)
 
     def bidirectional(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return the groups within [start, end) whose inputs attend to one another."""
@@ -247,14 +247,17 @@ def lay_out(pieces: Sequence[Tokens | NumberedMedia]) -> Inputs:
 
 
 def as_one_group(inputs: Inputs, segments: npt.NDArray[np.int32] | None = None) -> Inputs:
-    """Return a text whose tokens attend to one another both ways, in one batch.
+    """Return a prompt whose inputs attend to one another both ways, in one batch.
 
     `segments` are those of the tokens, for models that take them beside the positions.
     """
-    count = len(inputs.tokens)
+    count, layout = len(inputs.tokens), inputs.layout
+    given = layout.given
+    if segments is not None:
+        given = np.stack([np.arange(count, dtype=np.int32), segments])
     whole = InputGroup(0, count, is_bidirectional=True)
-    given = None if segments is None else np.stack([np.arange(count, dtype=np.int32), segments])
-    return Inputs(inputs.tokens, inputs.keys, InputLayout(groups=(whole,), given=given))
+    layout = replace(layout, groups=(whole,), given=given)
+    return Inputs(inputs.tokens, inputs.keys, layout)
 
 
 def _given(

@@ -114,7 +114,7 @@ def _core_routes(core: Core, more_metrics: OtherMetrics) -> list[Route]:
         *ollama_routes(serving, tools),
         *openai_routes(serving, images, tools),
         *anthropic_routes(serving, images, tools),
-        *embedding_routes(serving),
+        *embedding_routes(serving, images),
         *monitoring_routes(core.metrics, more_metrics),
     ]
 

@@ -77,8 +77,8 @@ def test_parts_of_an_input_are_one_text_and_vectors_may_be_shorter(given: dict[s
         ({"truncate": "START"}, "truncate must be NONE or END"),
         ({"texts": ["why " * 3000], "truncate": "NONE"}, "context"),
         ({"texts": []}, "texts: there must be 1 to 2048"),
-        ({"inputs": []}, "texts: give them, or inputs"),
-        ({"images": ["data:image/png;base64,"]}, "images are not supported"),
+        ({"inputs": []}, "texts: give them, or inputs, or images"),
+        ({"images": ["data:image/png;base64,"]}, "texts: give them, or inputs, or images"),
         ({"max_tokens": 5}, "max_tokens is not supported"),
     ],
 )

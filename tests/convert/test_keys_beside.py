@@ -243,6 +243,26 @@ PUBLISHED: dict[str, tuple[dict[str, object], dict[str, Any]]] = {
             },
         },
     ),
+    "EmbeddingGemma2Model": (
+        {"vision.patch_size": 16, "vision.projector.scale_factor": 3},
+        {
+            "preprocessor_config": {
+                **STEPS, "do_normalize": False, "resample": 3, "patch_size": 16,
+                "max_soft_tokens": 280, "pooling_kernel_size": 3, "image_mean": [0.0, 0.0, 0.0],
+                "image_std": [1.0, 1.0, 1.0], "image_processor_type": "Gemma4ImageProcessor",
+            },
+            "processor_config": {
+                "audio_ms_per_token": 40, "audio_seq_length": 750, "image_seq_length": 280,
+                "processor_class": "EmbeddingGemma2Processor",
+            },
+            "video_preprocessor_config": {
+                "fps": 1, "max_frames": 32, "overflow_strategy": "uniform", "patch_size": 16,
+                "add_timestamps": False, "max_soft_tokens": 140, "pooling_kernel_size": 3,
+                "do_sample_frames": True, "resample": 3, "return_metadata": True,
+                "video_processor_type": "EmbeddingGemma2VideoProcessor",
+            },
+        },
+    ),
 }  # fmt: skip
 
 
@@ -335,7 +355,7 @@ def test_what_a_video_processor_can_be_made_with_is_classified(tmp_path: Path) -
 @pytest.mark.parametrize(
     "name",
     ["LlavaProcessor", "Llama4Processor", "MllamaProcessor", "Qwen2_5_VLProcessor",
-     "Qwen3VLProcessor", "Gemma3Processor", "Gemma4Processor"],
+     "Qwen3VLProcessor", "Gemma3Processor", "Gemma4Processor", "EmbeddingGemma2Processor"],
 )  # fmt: skip
 def test_what_a_processor_is_made_with_is_classified(name: str) -> None:
     arguments = inspect.signature(getattr(transformers, name).__init__).parameters

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.nn import MediaItem, Placeholders
-from tampu.runner.layout import TEXT, NumberedMedia, lay_out
+from tampu.runner.layout import TEXT, NumberedMedia, as_one_group, lay_out
 
 
 def text(*tokens: int) -> npt.NDArray[Any]:
@@ -65,6 +65,18 @@ def test_a_part_of_an_image_takes_its_own_rows() -> None:
     assert placed.embedded(3, 5).tolist() == [3, 4]
     assert placed.rows(3, 5) == slice(1, 3)
     assert len(placed.embedded(5, 7)) == 0
+
+
+def test_a_text_in_one_batch_needs_all_its_media_from_its_beginning() -> None:
+    layout = as_one_group(lay_out([text(5), image(7, groups=()), text(6), image(8)])).layout
+    assert [(g.start, g.end, g.is_bidirectional) for g in layout.groups] == [(0, 12, True)]
+    assert [layout.needed_from(placed) for placed in layout.media] == [0, 0]
+    assert layout.whole(0) == 12
+
+
+def test_a_causal_text_is_computed_up_to_the_group_of_an_image() -> None:
+    layout = lay_out([text(5), image(7), text(6), image(8, groups=())]).layout
+    assert [layout.needed_from(placed) for placed in layout.media] == [2, 8]
 
 
 @pytest.mark.seed("S33", "S34")

@@ -133,10 +133,12 @@ def write_byte_level_of_encoders(folder: Path, *, is_roberta: bool = False) -> N
     _write_settings(folder, {f"{role}_token": name for role, name in roles.items()})
 
 
-def write_gemma(folder: Path, *, has_new_marks: bool = False, hears: bool = False) -> None:
+def write_gemma(
+    folder: Path, *, has_new_marks: bool = False, hears: bool = False, embeds: bool = False
+) -> None:
     """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it.
 
-    Gemma 4 has other marks of images than Gemma 3.
+    Gemma 4 has other marks of images than Gemma 3, and EmbeddingGemma 2 ends texts with a token.
     """
     specials = [*_GEMMA_SPECIALS[:6], *_GEMMA4_MARKS] if has_new_marks else _GEMMA_SPECIALS
     specials = specials + _GEMMA4_SOUND_MARKS * hears
@@ -151,6 +153,12 @@ def write_gemma(folder: Path, *, has_new_marks: bool = False, hears: bool = Fals
     words = [word for text in _corpus() for word in re.findall(r"\s?\S+", text)]
     _train(tokenizer, specials + byte_tokens, words, limit_alphabet=100)
     tokenizer.post_processor = _begin_with("<bos>")
+    if embeds:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<bos> $A <eos>",
+            pair="<bos> $A <eos> <bos> $B <eos>",
+            special_tokens=[("<bos>", 1), ("<eos>", 2)],
+        )
     tree = json.loads(tokenizer.to_str())
     tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] in specials]
     (folder / "tokenizer.json").write_text(json.dumps(tree))

@@ -26,6 +26,7 @@ from tampu.engine.handlers import TEXT
 from tampu.engine.handlers.embed import embedded_tokens, result, sized
 from tampu.engine.handlers.generate import Generation
 from tampu.engine.load_options import LLAMACPP
+from tampu.engine.prompts import TextPrompt
 from tampu.engine.request_builder import RequestBuilder
 from tampu.engine.requests import (
     Embed,
@@ -96,6 +97,8 @@ def embed(model: LlamaModel, request: Embed) -> Embedded:
         raise RequestError("late_chunking needs tampu's own engine")
     if request.capture:
         raise RequestError(f"{request.capture.field} needs tampu's own engine")
+    if any(isinstance(each, TextPrompt) and each.media for each in request.inputs):
+        raise RequestError("embeddings of images and sounds need tampu's own engine")
     texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
         return Embedded(b"", 0, 0)

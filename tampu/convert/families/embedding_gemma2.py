@@ -1,20 +1,37 @@
-"""EmbeddingGemma 2: `gemma-embedding2`, without its encoders of images and sound."""
+"""EmbeddingGemma 2: `gemma-embedding2`, with Gemma 4's encoders of images and sounds."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, read_rope
 from tampu.convert.families.gemma import GEMMA3_NAMES
+from tampu.convert.families.gemma4_conformer import (
+    CONFORMER,
+    SOUND_STEPS,
+    conformer_parameters,
+    with_softplus,
+)
+from tampu.convert.families.gemma4_vision import (
+    IMAGE_STEPS,
+    TOWER,
+    image_settings,
+    tower_parameters,
+)
 from tampu.convert.family import Family, Parameters
 from tampu.errors import UnsupportedModelError
 
 log = logging.getLogger("tampu")
 
 _LAYER = "model.layers.{}"
-_TOWERS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
+_ENCODERS = {
+    "vision_config": ("vision_tower.", "embed_vision."),
+    "audio_config": ("audio_tower.", "embed_audio."),
+}
 NAMES = GEMMA3_NAMES | {
     f"{_LAYER}.layer_scalar": "blk.{}.layer_output_scale.weight",
     f"{_LAYER}.ple_block.per_layer_input_gate": "blk.{}.inp_gate",
@@ -29,12 +46,18 @@ _PARTS = ("embed_tokens.", "layers.", "norm.", "ple.", "embedding_projection.")
 
 
 def parameters(config: Config) -> Parameters:
-    """Return the keys of `gemma-embedding2`."""
-    if "text_config" in config:
-        for tower in ("vision_config", "audio_config"):
-            if tower in config:  # its values matter to what is left out alone
-                config.get(tower)
-        config = config.section("text_config")
+    """Return the keys of `gemma-embedding2`, with those of its encoders."""
+    if "text_config" not in config:
+        return _text_parameters(config)
+    keys = _text_parameters(config.section("text_config"))
+    if config.get("vision_config") is not None:
+        keys |= tower_parameters(config)
+    if config.get("audio_config") is not None:
+        keys |= conformer_parameters(config)
+    return keys
+
+
+def _text_parameters(config: Config) -> Parameters:
     config.require("hidden_activation", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     config.require("attention_bias", (False,), default=False)
     kinds, layers = config.strings("layer_types"), config.layers()
@@ -97,23 +120,39 @@ def _by_layer(config: Config, layers: int) -> tuple[list[int], list[int]]:
     return heads, sizes
 
 
-def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Yield the tensors of the text model; warn if there are encoders of images or sound."""
+def gather(prefixes: tuple[str, ...], tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Yield the tensors without these prefixes; warn if there are others."""
     left_out = 0
     for tensor in tensors:
-        if tensor.name.startswith(_TOWERS):
+        if tensor.name.startswith(prefixes):
             left_out += 1
         else:
             yield tensor
     if left_out:
-        log.warning("%d tensors of encoders of images and sound are left out: text only", left_out)
+        what = "%d tensors of encoders that config.json does not have are left out"
+        log.warning(what, left_out)
+
+
+def _without_encoders(config: Config) -> Family | None:
+    """Return the family of a checkpoint without one of the encoders; None: it has both."""
+    absent = [prefixes for key, prefixes in _ENCODERS.items() if config.get(key) is None]
+    if not absent:
+        return None
+    return replace(EMBEDDING_GEMMA2, gather=partial(gather, sum(absent, ())))
 
 
 EMBEDDING_GEMMA2 = Family(
     architecture="gemma-embedding2",
     checkpoints=("EmbeddingGemma2TextModel", "EmbeddingGemma2Model"),
-    names=NAMES,
+    names={**NAMES, **TOWER.names, **CONFORMER.names},
+    optional=TOWER.targets | CONFORMER.targets,
+    splits={**TOWER.splits, **CONFORMER.splits},
     parameters=parameters,
+    transform=with_softplus,
     prefixes=(("language_model.", ""), *((part, f"model.{part}") for part in _PARTS)),
-    gather=gather,
+    image_settings=image_settings,
+    image_steps=IMAGE_STEPS,
+    sound_steps=SOUND_STEPS,
+    adapt=lambda keys, names: CONFORMER.require(TOWER.require(keys, names), names),
+    variant=_without_encoders,
 )

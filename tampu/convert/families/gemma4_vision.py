@@ -95,8 +95,8 @@ class Encoder:
             for stem in (*self.required, *self.splits)
             for index in range(layers if "{}" in stem else 1)
         ]
-        known = {name.removesuffix(".weight") for name in names}
-        missing = [stem for stem in stems if "model." + stem.removesuffix(".weight") not in known]
+        known = {name.removeprefix("model.").removesuffix(".weight") for name in names}
+        missing = [stem for stem in stems if stem.removesuffix(".weight") not in known]
         if missing:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")

@@ -28,6 +28,7 @@ _SAMPLING = (
     "fps", "num_frames", "min_frames", "max_frames", "do_sample_frames", "size", "max_image_size",
     "max_duration", "min_pixels", "max_pixels", "cap_pixels_per_frame", "max_video_tokens",
     "max_soft_tokens", "return_metadata", "video_metadata", "temporal_stride", "crop_size",
+    "overflow_strategy", "add_timestamps",
 )  # fmt: skip
 
 _SQUARE = ("size", "crop_size")

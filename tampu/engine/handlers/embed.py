@@ -1,4 +1,4 @@
-"""Embeddings of texts."""
+"""Embeddings of texts, images and sounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tampu.engine.captures import CaptureStore, check_size
 from tampu.engine.completion import RequestHandle
 from tampu.engine.native import NativeModel
 from tampu.engine.pooling import MEAN, NONE, RANK, late_chunked, pooled
-from tampu.engine.prompts import ItemsPrompt, TextPrompt
+from tampu.engine.prompts import ItemsPrompt, TextPrompt, TokensPrompt
 from tampu.engine.request_builder import RequestBuilder, known_tokens
 from tampu.engine.requests import Embed, Embedded
 from tampu.engine.scoring import AT_ONCE, run_all
@@ -23,6 +23,7 @@ from tampu.ml import Backend
 from tampu.ml.vectors import UNIT, check_finite, scaled, unit_vectors
 from tampu.runner.events import Done, Event
 from tampu.runner.generate_options import GenerateOptions
+from tampu.runner.layout import NumberedMedia
 from tampu.runner.pooled import compute_rows
 from tampu.runner.sequence import RowCollector, Rows, Sink
 from tampu.tokenizer.prompts import EmbeddingPrompts
@@ -34,10 +35,10 @@ _NO_POOLING = (
 
 
 def embed(model: NativeModel, request: Embed) -> Embedded:
-    """Return the embeddings of texts.
+    """Return the embeddings of texts, images and sounds.
 
     Raises:
-        ContextLengthError: for one that is too long and may not be cut.
+        ContextLengthError: for an input that is too long and may not be cut.
         RequestError: if the model has none of the wanted kind.
     """
     name = model.info.name
@@ -61,7 +62,7 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
     graphs = model.model.graphs
     if graphs.model.has_dense:
         vectors = compute_rows(graphs.backend, graphs.model.after_pooling, vectors)
-    counts = tuple(map(len, texts))
+    counts = tuple(map(length, texts))
     if model.pooling == NONE:
         return result(vectors, sum(counts), dropped, counts, captured)
     return result(sized(vectors, request), sum(counts), dropped, captured=captured)
@@ -81,7 +82,9 @@ def prompted(request: Embed, prompts: EmbeddingPrompts) -> Embed:
     if request.prompt and not all(isinstance(each, TextPrompt) for each in request.inputs):
         raise RequestError("prompt is put before texts, not before tokens or images")
     inputs = tuple(
-        TextPrompt(before + each.text, each.media) if isinstance(each, TextPrompt) else each
+        msgspec.structs.replace(each, text=before + each.text)
+        if isinstance(each, TextPrompt)
+        else each
         for each in request.inputs
     )
     return msgspec.structs.replace(request, inputs=inputs)
@@ -91,33 +94,46 @@ def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequ
     """Return the tokens of each input, and how many more did not fit the context.
 
     With `late_chunking` they have no begin and end tokens, and none is cut. Texts have the model's
-    prompt in front.
+    prompt in front. What has images or sounds is never cut.
 
     Raises:
         ContextLengthError: for one that is too long and may not be cut.
-        RequestError: as `prompted`.
+        RequestError: as `prompted`; for an image or a sound that the model does not take.
     """
     request = prompted(request, requests.embedding_prompts)
     tokenizer, context = requests.tokenizer, requests.context
     texts: list[Sequence[Item]] = []
     dropped = 0
     for index, given in enumerate(request.inputs):
-        tokens: list[Item]
-        if isinstance(given, TextPrompt):
-            tokens = tokenizer.encode(given.text, add_special=not request.late_chunking)
-        elif isinstance(given, ItemsPrompt):
-            tokens = [*given.items]
-        else:
-            tokens = [*known_tokens(given.tokens, tokenizer)]
-        if len(tokens) > context and not request.late_chunking:
-            if not request.truncate:
+        tokens = _tokens(requests, given, late_chunking=request.late_chunking)
+        if (count := length(tokens)) > context and not request.late_chunking:
+            if not request.truncate or count > len(tokens):
                 # As llama-server's message does, for clients that look for these words.
                 what = f"input[{index}] is too large"
-                raise ContextLengthError.of(len(tokens), context, what)
+                raise ContextLengthError.of(count, context, what)
             dropped += len(tokens) - context
             tokens = _cut(tokens, context, tokenizer.encode(""))
         texts.append(tokens)
     return texts, dropped
+
+
+def _tokens(
+    requests: RequestBuilder,
+    given: TextPrompt | TokensPrompt | ItemsPrompt,
+    *,
+    late_chunking: bool,
+) -> list[Item]:
+    """Return the tokens of an input, with its images and sounds."""
+    tokenizer = requests.tokenizer
+    if isinstance(given, ItemsPrompt):
+        return [*given.items]
+    if not isinstance(given, TextPrompt):
+        return [*known_tokens(given.tokens, tokenizer)]
+    if not given.media:
+        return [*tokenizer.encode(given.text, add_special=not late_chunking)]
+    if late_chunking:
+        raise RequestError("late_chunking is for texts alone, without images or sounds")
+    return requests.prompt(given).tokens + tokenizer.around[1]
 
 
 def sized(vectors: Rows, request: Embed) -> Rows:
@@ -183,8 +199,11 @@ def _capture_stores(
         return []
     if request.late_chunking:
         raise RequestError(f"{options.field} is not supported with late_chunking")
-    counts = [length(text) for text in texts]
-    plans = [model.inputs.plan_capture(options, count, count, ()) for count in counts]
+    plans = []
+    for text in texts:
+        media = [item for item in text if isinstance(item, NumberedMedia)]
+        count = length(text)
+        plans.append(model.inputs.plan_capture(options, count, count, media))
     check_size(options, plans)
     free = Backend.available_memory()
     for plan in plans:
@@ -234,11 +253,11 @@ def _late_chunks(
         raise RequestError(f"input[{empty}] is empty: with late_chunking each must have tokens")
     begin, end = model.tokenizer.around
     whole = [*begin, *chain.from_iterable(chunks), *end]
-    if len(whole) > model.context:
+    if (count := length(whole)) > model.context:
         what = "input with late_chunking is too large"
-        raise ContextLengthError.of(len(whole), model.context, what)
+        raise ContextLengthError.of(count, model.context, what)
     hidden = model.inputs.rows(whole, options, wants_logits=False)
-    found = late_chunked(hidden, [*map(len, chunks)], len(begin))
+    found = late_chunked(hidden, [*map(length, chunks)], len(begin))
     check_finite(found, "embeddings", "input")
     return found
 

@@ -104,12 +104,15 @@ def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) 
 
 
 def _check_size(conversation: Conversation) -> None:
-    media = sum(len(message.get("media", ())) for message in conversation.messages)
-    for count, most, what in (
-        (len(conversation.messages), MAX_MESSAGES, "messages"),
-        (media, MAX_MEDIA, "images and sounds"),
-    ):
-        require(count <= most, f"at most {most} {what} can be given, not {count}")
+    count = len(conversation.messages)
+    require(count <= MAX_MESSAGES, f"at most {MAX_MESSAGES} messages can be given, not {count}")
+    check_media_count(sum(len(message.get("media", ())) for message in conversation.messages))
+
+
+def check_media_count(count: int) -> None:
+    """Refuse a request with too many images and sounds."""
+    message = f"at most {MAX_MEDIA} images and sounds can be given, not {count}"
+    require(count <= MAX_MEDIA, message)
 
 
 def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
@@ -117,7 +120,7 @@ def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefa
         check_can(defaults, "tools", model, "tools")
     for each in conversation.messages:
         for file in each.get("media") or ():
-            _check_file(file, model, defaults)
+            check_file(file, model, defaults)
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
     require(not isinstance(think, str) or think in EFFORTS, message)
@@ -125,7 +128,7 @@ def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefa
         check_can(defaults, "thinking", model, "thinking")
 
 
-def _check_file(file: MediaFile, model: str, defaults: ModelDefaults) -> None:
+def check_file(file: MediaFile, model: str, defaults: ModelDefaults) -> None:
     """Refuse a file that the model does not take, and then one that is not what it should be."""
     if file.is_audio or is_audio(file.data):
         check_can(defaults, "audio", model, "audio")

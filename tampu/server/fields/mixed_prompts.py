@@ -11,17 +11,17 @@ from tampu.server.fields.options import MAX_INPUTS
 PROMPT_TEXT, PROMPT_IMAGES = "prompt_string", "multimodal_data"
 
 
-def read_prompts(given: Any, field: str, *, takes_images: bool = False) -> list[list[str | int]]:
+def read_prompts(given: Any, field: str) -> list[list[str | int]]:
     """Return the prompts in a field of a request, each as a list of texts and tokens.
 
+    One with images or sounds is an empty text here: `read_media` returns it.
+
     Raises:
-        RequestError: for another form, or none; for images unless `takes_images`.
+        RequestError: for another form, or none.
     """
-    found = []
+    found: list[list[str | int]] = []
     for prompt, where in each_prompt(given, field):
-        has_images = isinstance(prompt, dict) and prompt.get(PROMPT_IMAGES)
-        require(takes_images or not has_images, f"{where}: {PROMPT_IMAGES} is not supported")
-        found.append(_sequence(prompt, where))
+        found.append([""] if has_files(prompt) else _sequence(prompt, where))
     require(0 < len(found) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
     return found
 
@@ -32,6 +32,16 @@ def each_prompt(given: Any, field: str) -> Iterator[tuple[Any, str]]:
         yield from ((prompt, f"{field}[{index}]") for index, prompt in enumerate(given))
     else:
         yield given, field
+
+
+def has_files(prompt: Any) -> bool:
+    """Whether a prompt is an object with images or sounds, or parts that are not texts."""
+    match prompt:
+        case {"multimodal_data": data} if data:
+            return True
+        case {"content": [*parts]}:
+            return not all(isinstance(each, dict) and each.get("type") == "text" for each in parts)
+    return False
 
 
 def is_mixed(given: Any) -> bool:

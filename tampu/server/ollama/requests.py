@@ -20,8 +20,14 @@ from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.engine.requests import Embedded
 from tampu.errors import require
 from tampu.server.fields.captures import read_capture
-from tampu.server.fields.conversation import Conversation, check_can, with_conversation
+from tampu.server.fields.conversation import (
+    Conversation,
+    check_can,
+    check_media_count,
+    with_conversation,
+)
 from tampu.server.fields.media import decode_image
+from tampu.server.fields.media_parts import media_prompt
 from tampu.server.fields.options import (
     MAX_INPUTS,
     ModelBody,
@@ -110,9 +116,10 @@ class ChatRequest(_Common, kw_only=True):
 
 
 class EmbedRequest(ModelBody, kw_only=True):
-    """`POST /api/embed`."""
+    """`POST /api/embed`; `images`, tampu's own, are embedded together with the one text."""
 
     input: str | list[str] | None = None
+    images: list[str] | None = None
     dimensions: int | None = None
     include: list[str] | None = None  # tampu's own, as in _Common
     include_positions: list[int] | None = None
@@ -220,10 +227,16 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedd
     given = body.input
     texts = [given] if isinstance(given, str) else given or []
     require(len(texts) <= MAX_INPUTS, f"input: at most {MAX_INPUTS} texts can be given")
+    inputs = tuple(map(TextPrompt, texts if given else ()))
+    if body.images:
+        require(len(texts) <= 1, "images are embedded with one text: input has several")
+        check_media_count(len(body.images))
+        files = [decode_image(each, f"images[{i}]") for i, each in enumerate(body.images)]
+        inputs = (media_prompt([*files, *texts], body.model or "", defaults),)
     return embedding_call(
         body,
         defaults,
-        inputs=tuple(TextPrompt(text) for text in texts) if given else (),
+        inputs=inputs,
         truncates=True,
         dimensions=body.dimensions or None,
         may_be_unpooled=False,

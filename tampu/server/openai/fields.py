@@ -155,34 +155,38 @@ def read_content(
     """Return the text of a message, and its images, videos and sounds."""
     if content is None or isinstance(content, str):
         return content or "", []
-    texts: list[str] = []
-    media: list[MediaFile] = []
+    parts = [*read_parts(content, where)]
+    texts = (part for part in parts if isinstance(part, str))
+    return "\n".join(texts), [part for part in parts if isinstance(part, MediaFile)]
+
+
+def read_parts(content: Sequence[Any], where: str) -> Iterator[str | MediaFile]:
+    """Yield the texts, images, videos and sounds in the parts of a message."""
     for index, part in enumerate(content):
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
                 "type": "refusal",
                 "refusal": str(text),
             }:
-                texts.append(text)
+                yield text
             case {"type": "image_url", "image_url": {"url": str(url)} | str(url)} | {
                 "type": "input_image",
                 "image_url": str(url),
             }:
-                media.append(decode_image(url, f"{where}[{index}]", is_uri=True))
+                yield decode_image(url, f"{where}[{index}]", is_uri=True)
             case {"type": "video_url", "video_url": {"url": str(url)} | str(url)}:
-                media.append(decode_video(url, f"{where}[{index}]"))
+                yield decode_video(url, f"{where}[{index}]")
             case {"type": "input_audio", "input_audio": {"data": str(data)}} | {
                 "type": "audio_url",
                 "audio_url": {"url": str(data)} | str(data),
             }:
-                media.append(decode_audio(data, f"{where}[{index}]"))
+                yield decode_audio(data, f"{where}[{index}]")
             case {"type": "input_json", "data": dict() | list() as data}:
-                texts.append(msgspec.json.encode(data).decode())
+                yield msgspec.json.encode(data).decode()
             case {"type": _}:
                 raise wrong_part(part, f"{where}[{index}]", _PARTS)
             case _:
                 raise RequestError(f"{where}[{index}] has no type")
-    return "\n".join(texts), media
 
 
 def wrong_part(part: Mapping[str, Any], where: str, known: Mapping[str, str]) -> RequestError:

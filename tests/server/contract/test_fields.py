@@ -90,7 +90,7 @@ MORE = {
     ollama.ChatRequest: FORMS
     | INSIDE
     | {"truncation", "tool_choice", "parallel_tool_calls", "timings_per_token"},
-    ollama.EmbedRequest: INSIDE | {"truncation"},
+    ollama.EmbedRequest: INSIDE | {"truncation", "images"},
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {*LINE},
     ollama_output.ChatLine: {*LINE},

@@ -109,4 +109,4 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
 
 
 def _recipe(name: str) -> Recipe:
-    return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS)[name]
+    return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS | encoders.SEEING)[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
+from support.checkpoints.pictures import GEMMA4_TOWER
 from support.checkpoints.recipe import CONTEXT, TEXT, VOCABULARY, Recipe
 from support.checkpoints.references import (
     AnyConfig,
@@ -13,6 +14,7 @@ from support.checkpoints.references import (
     NeoBERTForSequenceClassification,
     NomicBertModel,
 )
+from support.checkpoints.sounds import GEMMA4_CONFORMER
 from support.checkpoints.text import GEMMA_TEXT
 
 _TEXT = {
@@ -220,3 +222,28 @@ RANKERS["neo_bert_ranker"] = Recipe(
     "wordpiece_pair",
     model=NeoBERTForSequenceClassification,
 )
+
+# Its images and sounds are compared by `test_embedded_media`; its text is `embedding_gemma2`'s.
+MEDIA = "embedding_gemma2_media"
+SEEING: dict[str, Recipe] = {
+    MEDIA: Recipe(
+        "EmbeddingGemma2Model",
+        transformers.EmbeddingGemma2Config,
+        {
+            # As long as a sound of more than thirty seconds.
+            "text_config": _EMBEDDING_GEMMA2 | {"max_position_embeddings": 2 * CONTEXT},
+            "vision_config": GEMMA4_TOWER | {"model_type": "gemma4_vision"},
+            "audio_config": GEMMA4_CONFORMER | {"model_type": "gemma4_audio"},
+            "boi_token_id": 6,
+            "eoi_token_id": 7,
+            "image_token_id": 8,
+            "video_token_id": 500,
+            "boa_token_id": 9,
+            "eoa_token_index": 10,
+            "audio_token_id": 11,
+        },
+        "embedding_gemma2",
+        approximate=True,
+        processor={"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70},
+    )
+}

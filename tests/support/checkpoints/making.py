@@ -48,6 +48,9 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "sentencepiece": write_sentencepiece,
     "gemma": write_gemma,
     "gemma4_image": lambda folder: write_gemma(folder, has_new_marks=True),
+    "embedding_gemma2": lambda folder: write_gemma(
+        folder, has_new_marks=True, hears=True, embeds=True
+    ),
     "gemma4_audio": lambda folder: write_gemma(folder, has_new_marks=True, hears=True),
 }
 _OF_ENCODERS = ("wordpiece", "wordpiece_pair", "unigram", "modern_bert", "roberta")

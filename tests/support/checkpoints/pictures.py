@@ -28,7 +28,7 @@ _SIGLIP = {
     "vision_use_head": False,
 }
 
-_GEMMA4_TOWER = {
+GEMMA4_TOWER = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -461,12 +461,12 @@ RECIPES: dict[str, Recipe] = {
     "gemma4_seeing": _seeing4(
         "Gemma4ForConditionalGeneration",
         transformers.Gemma4Config,
-        _GEMMA4_TOWER | {"use_clipped_linears": True, "standardize": True},
+        GEMMA4_TOWER | {"use_clipped_linears": True, "standardize": True},
     ),
     "gemma4_small_seeing": _seeing4(
         "Gemma4ForConditionalGeneration",
         transformers.Gemma4Config,
-        _GEMMA4_TOWER,
+        GEMMA4_TOWER,
         **GEMMA4_SMALL,
         use_bidirectional_attention=None,
     ),

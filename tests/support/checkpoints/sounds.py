@@ -29,6 +29,15 @@ _OMNI_TOKENS = {
     "video_token_id": 500,
 }
 
+GEMMA4_CONFORMER = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "subsampling_conv_channels": [128, 8],  # the first is that of bands, too
+    "output_proj_dims": 48,
+    "attention_logit_cap": 50.0,
+}
+
 _LLAMA = TEXT | {"model_type": "llama", "num_hidden_layers": 2}
 _WHISPER = {
     "d_model": 64,
@@ -55,14 +64,7 @@ RECIPES: dict[str, Recipe] = {
         _SMALL,
         values=_SMALL.values
         | {
-            "audio_config": {
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "subsampling_conv_channels": [128, 8],  # the first is that of bands, too
-                "output_proj_dims": 48,
-                "attention_logit_cap": 50.0,
-            },
+            "audio_config": GEMMA4_CONFORMER,
             "boa_token_id": 9,
             "eoa_token_id": 10,
             "audio_token_id": 11,

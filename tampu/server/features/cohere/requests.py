@@ -9,13 +9,17 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.media import MediaFile
 from tampu.engine.prompts import TextPrompt
 from tampu.engine.requests import Embedded
 from tampu.errors import RequestError, require
 from tampu.server.fields.adapters import AdapterBody, chosen_adapters
+from tampu.server.fields.conversation import check_media_count
+from tampu.server.fields.media import decode_image
+from tampu.server.fields.media_parts import Parts, media_prompt
 from tampu.server.fields.options import MAX_INPUTS, ModelBody, embedding_call
-from tampu.server.fields.tools import shortened
 from tampu.server.openai.embeddings import in_base64
+from tampu.server.openai.fields import read_parts
 from tampu.server.serving.generation_request import ModelCall
 from tampu.server.serving.model_defaults import ModelDefaults
 
@@ -40,7 +44,7 @@ class CohereEmbedRequest(AdapterBody, kw_only=True):
 
     texts: list[str] | None = None
     inputs: list[dict[str, Any]] | None = None
-    images: Any = None
+    images: list[str] | None = None
     input_type: str | None = None
     embedding_types: list[str] | None = None
     output_dimension: int | None = None
@@ -55,7 +59,6 @@ def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> Mod
     Raises:
         RequestError: naming the field that is wrong.
     """
-    require(not body.images, "images are not supported: a text has an embedding")
     require(body.max_tokens is None, "max_tokens is not supported")
     for kind in body.embedding_types or ():
         known = f"embedding_types must be of {', '.join(_TYPES)}, not {kind[:50]!r}"
@@ -74,36 +77,41 @@ def parse_cohere_embed(body: CohereEmbedRequest, defaults: ModelDefaults) -> Mod
         plain,
         defaults,
         truncates=True,
-        inputs=tuple(TextPrompt(text) for text in read_texts(body)),
+        inputs=_read_inputs(body, defaults),
         dimensions=body.output_dimension,
         may_be_unpooled=False,
         lora=chosen_adapters(body.lora, body.lora_path) or {},
     )
 
 
-def read_texts(body: CohereEmbedRequest) -> list[str]:
-    """Return the texts of a request, those of `inputs` with their parts joined."""
-    require((body.texts is None) != (body.inputs is None), "texts: give them, or inputs")
-    field = "inputs" if body.texts is None else "texts"
-    texts = body.texts
-    if texts is None:
-        texts = [_text(each, f"inputs[{index}]") for index, each in enumerate(body.inputs or ())]
-    require(0 < len(texts) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
-    return texts
+def _read_inputs(body: CohereEmbedRequest, defaults: ModelDefaults) -> tuple[TextPrompt, ...]:
+    """Return the texts of a request, or its images, or inputs of both."""
+    given = {"texts": body.texts, "inputs": body.inputs, "images": body.images}
+    fields = [name for name, value in given.items() if value is not None]
+    require(len(fields) == 1, "texts: give them, or inputs, or images")
+    [field] = fields
+    inputs: list[Parts] = [[text] for text in body.texts or ()]
+    inputs += [_parts(each, f"inputs[{index}]") for index, each in enumerate(body.inputs or ())]
+    for index, image in enumerate(body.images or ()):
+        inputs.append([decode_image(image, f"images[{index}]", is_uri=True)])
+    require(0 < len(inputs) <= MAX_INPUTS, f"{field}: there must be 1 to {MAX_INPUTS}")
+    check_media_count(sum(isinstance(part, MediaFile) for parts in inputs for part in parts))
+    return tuple(media_prompt(parts, body.model or "", defaults) for parts in inputs)
 
 
-def _text(given: dict[str, Any], where: str) -> str:
+def _parts(given: dict[str, Any], where: str) -> Parts:
     parts = given.get("content")
-    require(isinstance(parts, list) and bool(parts), f"{where}.content must be a list of parts")
-    found = []
-    for index, part in enumerate(parts or ()):
-        match part:
-            case {"type": "text", "text": str(text)}:
-                found.append(text)
-            case _:
-                place = f"{where}.content[{index}]"
-                raise RequestError(f"{place} must be of the type text, not {shortened(part)}")
-    return "".join(found)
+    if not isinstance(parts, list) or not parts:
+        raise RequestError(f"{where}.content must be a list of parts")
+    return [*read_parts(parts, f"{where}.content")]
+
+
+def _texts(body: CohereEmbedRequest) -> list[str]:
+    """Return the text of each input; "" if it has none."""
+    if body.inputs is None:
+        return body.texts or []
+    parts = [each["content"] for each in body.inputs]
+    return ["".join(part.get("text", "") for part in content) for content in parts]
 
 
 def cohere_embeddings(body: CohereEmbedRequest, vectors: Vectors, tokens: int) -> dict[str, Any]:
@@ -113,6 +121,6 @@ def cohere_embeddings(body: CohereEmbedRequest, vectors: Vectors, tokens: int) -
         "id": str(uuid4()),
         "response_type": "embeddings_by_type",
         "embeddings": {kind: _TYPES[kind](vectors) for kind in kinds},
-        "texts": read_texts(body),
+        "texts": _texts(body),
         "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": tokens}},
     }

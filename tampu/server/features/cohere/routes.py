@@ -1,4 +1,4 @@
-"""Texts as vectors, in Cohere's form."""
+"""Texts, images and sounds as vectors, in Cohere's form."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def cohere(core: Core) -> Feature:
     serving = core.serving
 
     async def cohere_embed(http: Request, body: CohereEmbedRequest) -> Response:
-        """`POST /v2/embed`: texts as vectors, in Cohere's form."""
+        """`POST /v2/embed`: texts, images and sounds as vectors, in Cohere's form."""
         entry = serving.find_for(body, "embedding")
+        await core.images.fill(body.inputs or [])
         call = await parsed(http, parse_cohere_embed, body, serving.defaults(entry))
 
         async def work() -> Response:

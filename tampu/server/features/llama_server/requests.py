@@ -7,18 +7,17 @@ Sampling, limits and output formats have the names and the defaults of
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt, TextPrompt
+from tampu.engine.prompts import MEDIA_MARKER, FIMPrompt
 from tampu.errors import RequestError, require
 from tampu.runner.generate_options import MAX_TOP_LOGPROBS
-from tampu.server.fields.conversation import MAX_MEDIA, check_can
-from tampu.server.fields.media import decode_image
-from tampu.server.fields.mixed_prompts import PROMPT_IMAGES, PROMPT_TEXT, each_prompt
+from tampu.server.fields.conversation import check_can
+from tampu.server.fields.media_parts import Parts, media_prompt, placed
+from tampu.server.openai.media_prompts import read_media
 from tampu.server.openai.requests import CompletionRequest, parse_completion
 from tampu.server.serving.generation_request import GenerationRequest
 from tampu.server.serving.model_defaults import ModelDefaults
@@ -61,47 +60,15 @@ class ExtraFile(msgspec.Struct, kw_only=True):
     filename: str = "file"
 
 
-def read_media(given: Any, field: str, named: Any = None) -> list[TextPrompt | None]:
-    """Return the prompts that have images; None for each of the others.
-
-    Args:
-        given: the prompts, as `read_prompts` takes them.
-        field: their name.
-        named: `image_data` of the request: images of a text that has `[img-ID]` at their places.
-
-    Raises:
-        RequestError: if there are not as many images as places.
-    """
-    if named:
-        require(isinstance(given, str), f"image_data needs a {field} that is a text")
-        return [_with_named_images(given, named)]
-    found: list[TextPrompt | None] = []
-    for prompt, where in each_prompt(given, field):
-        data = prompt.get(PROMPT_IMAGES) if isinstance(prompt, dict) else None
-        if not data:
-            found.append(None)
-            continue
-        place = f"{where}.{PROMPT_IMAGES}"
-        require(isinstance(data, list), f"{place} must be a list of base64 texts")
-        text = prompt.get(PROMPT_TEXT)
-        require(isinstance(text, str), f"{place} needs {PROMPT_TEXT} beside it")
-        found.append(_media(text, data, place))
-    return found
+def _read_media(body: LlamaCompletionRequest) -> list[Parts | None]:
+    if body.image_data:
+        return [_with_named_images(body.prompt, body.image_data)]
+    return read_media(body.prompt, "prompt")
 
 
-def _media(text: str, data: Sequence[Any], where: str) -> TextPrompt:
-    places = text.count(MEDIA_MARKER)
-    message = f"{where} has {len(data)} images, the text has {MEDIA_MARKER} {places} times"
-    require(places == len(data), message)
-    require(len(data) <= MAX_MEDIA, f"{where}: at most {MAX_MEDIA} images are possible")
-    require(all(isinstance(each, str) for each in data), f"{where} must be a list of base64 texts")
-    files = [decode_image(each, f"{where}[{index}]") for index, each in enumerate(data)]
-    content = tuple(file.data for file in files)
-    return TextPrompt(text, content, tuple(file.place for file in files))
-
-
-def _with_named_images(text: str, named: Any) -> TextPrompt:
+def _with_named_images(text: Any, named: Any) -> Parts:
     """Return a text with the images of `image_data`, in the order in which it names them."""
+    require(isinstance(text, str), "image_data needs a prompt that is a text")
     by_id: dict[int, str] = {}
     for index, each in enumerate(named if isinstance(named, list) else [named]):
         match each:
@@ -112,7 +79,7 @@ def _with_named_images(text: str, named: Any) -> TextPrompt:
     parts = _NAMED_IMAGE.split(text.replace(MEDIA_MARKER, ""))
     ids = [int(id) for id in parts[1::2]]
     require(sorted(ids) == sorted(by_id), "image_data: [img-ID] must be once in prompt for each")
-    return _media(MEDIA_MARKER.join(parts[::2]), [by_id[id] for id in ids], "image_data")
+    return placed(parts[::2], [by_id[id] for id in ids], "image_data")
 
 
 def parse_llama_completion(
@@ -120,12 +87,14 @@ def parse_llama_completion(
 ) -> GenerationRequest:
     """Return the request for the continuation of these prompts."""
     request = _parse(body, prompts, defaults)
-    media = read_media(body.prompt, "prompt", body.image_data)
-    if any(media):
-        check_can(defaults, "vision", body.model or "", "images")
-        chosen = zip(media, request.prompts, strict=True)
-        request = replace(request, prompts=tuple(one or plain for one, plain in chosen))
-    return request
+    media = _read_media(body)
+    if not any(media):
+        return request
+    chosen = (
+        plain if parts is None else media_prompt(parts, body.model or "", defaults)
+        for parts, plain in zip(media, request.prompts, strict=True)
+    )
+    return replace(request, prompts=tuple(chosen))
 
 
 def parse_infill(body: InfillRequest, defaults: ModelDefaults) -> GenerationRequest:

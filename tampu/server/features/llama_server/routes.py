@@ -65,7 +65,7 @@ class LlamaServerAPI:
     async def complete(self, http: Request, body: wire.LlamaCompletionRequest) -> Response:
         """`POST /completion`: the continuation of prompts."""
         entry = self._serving.find_for(body, "completion")
-        read = await parsed(http, read_prompts, body.prompt, "prompt", takes_images=True)
+        read = await parsed(http, read_prompts, body.prompt, "prompt")
         prompts = await joined(self._serving, entry, read)
         defaults = self._serving.defaults(entry)
         request = await parsed(http, wire.parse_llama_completion, body, prompts, defaults)
