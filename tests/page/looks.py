@@ -28,7 +28,8 @@ from tests.page.conftest import (
 # How far the page, or a part of it that scrolls up and down, is wider than its place.
 OVERFLOW = """() => Math.max(...[
     document.documentElement, ...document.querySelectorAll(
-        ".turns, .panel, .compare-body, .models-column, .tokenizer-column, .inside-column"),
+        ".turns, .chat-column, .panel, .compare-body, .models-column, .tokenizer-column,"
+        + ".inside-column"),
 ].map((one) => one.scrollWidth - one.clientWidth))"""
 SUM = "What is 27 + 58?"
 KEY = "a-secret-key"

@@ -59,7 +59,7 @@ def test_a_model_is_listed_with_what_it_can_do(page: Page) -> None:
     demo = row(page, "demo:latest")
     expect(demo).to_contain_text("gemma3")
     expect(demo).to_contain_text(re.compile(r"[\d.]+ MB"))
-    expect(demo).to_contain_text("vision")
+    expect(demo).to_contain_text("sees images")
 
 
 def test_details_are_those_of_show(page: Page) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,8 +78,23 @@ def test_a_file_is_sent_and_played(page: Page, file: Path) -> None:
     is_played(page, questions(page).locator("audio"))
     page.reload()  # it is kept in the browser
     expect(questions(page).locator("audio")).to_have_attribute(
-        "src", "data:audio/wav;base64," + base64.b64encode(file.read_bytes()).decode()
+        "src",
+        "data:audio/wav;name=speech.wav;base64," + base64.b64encode(file.read_bytes()).decode(),
     )
+    expect(questions(page).locator("figcaption")).to_have_text("speech.wav")
+
+
+def test_a_model_that_hears_is_offered_a_sound_which_opens_the_choice_of_a_file(
+    page: Page, file: Path
+) -> None:
+    choose(page, "digits")
+    offered = page.locator(".start-trials").get_by_role("button")
+    expect(offered.locator("strong")).to_have_text(["Transcribe a sound"])
+    with page.expect_file_chooser() as chooser:
+        offered.click()
+    chooser.value.set_files(file)
+    expect(page.locator(".composer figcaption")).to_have_text("speech.wav")
+    expect(answers(page)).to_have_count(0)
 
 
 def test_the_microphone_is_recorded_until_it_is_stopped(page: Page) -> None:
@@ -117,6 +133,20 @@ def test_a_microphone_that_is_refused_is_an_error(page: Page) -> None:
         "The microphone cannot be used: Permission denied"
     )
     expect(page.get_by_role("button", name="Record with the microphone")).to_be_visible()
+
+
+def test_an_error_about_a_file_has_its_name(page: Page, file: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "my speech (1).wav"
+    damaged.write_bytes(wav(babble(2))[:30])
+    choose(page, HEARING)
+    page.get_by_role("button", name="Parameters", exact=True).click()
+    page.get_by_role("textbox", name="System prompt").fill("You listen.")
+    page.locator(INPUT).set_input_files([file, damaged])
+    expect(page.get_by_role("button", name="Remove")).to_have_count(2)
+    with page.expect_response("**/api/chat") as response:
+        say(page, "What is said?")
+    assert response.value.json()["error"].startswith("messages[1].images[1]: ")
+    expect(answers(page).get_by_role("alert")).to_have_text(re.compile(r"^my speech \(1\)\.wav: "))
 
 
 def test_a_model_that_does_not_hear_takes_no_sounds(page: Page, file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -29,6 +29,16 @@ from tests.page.conftest import (
 from tests.page.looks import OVERFLOW
 
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LARGE = {"width": 1920, "height": 1080}
+# How often something was animated since.
+COUNT_ANIMATIONS = """() => {
+    const animate = Element.prototype.animate;
+    window.animations = 0;
+    Element.prototype.animate = function (...given) {
+        window.animations += 1;
+        return animate.apply(this, given);
+    };
+}"""
 # Where each part of the page is that a person sees beside what is over it.
 PLACES = """() => [...document.querySelectorAll("main .head, .turns li, .actions > *, .composer *")]
     .filter((one) => !one.closest("[popover]"))
@@ -81,7 +91,7 @@ def test_what_the_built_in_model_is_offered_it_can_do(page: Page, title: str, an
 
 
 def test_what_is_offered_depends_on_what_a_model_can_do(page: Page) -> None:
-    titles = start(page).get_by_role("button").locator("strong")
+    titles = page.locator(".start-trials").get_by_role("button").locator("strong")
     choose(page, "thinker")
     expect(titles).to_have_text(["Call a tool", "Solve a puzzle", "Explain something"])
     choose(page, "formatted")
@@ -93,6 +103,70 @@ def test_what_is_offered_depends_on_what_a_model_can_do(page: Page) -> None:
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["get_weather"]
     expect(questions(page)).to_contain_text("What is the weather in Lima?")
     expect(page.get_by_role("button", name="Parameters (1 set)")).to_be_visible()
+
+
+def bounds(found: Locator) -> tuple[float, float]:
+    """Where something begins and ends, from the top."""
+    box = found.bounding_box()
+    assert box
+    return box["y"], box["y"] + box["height"]
+
+
+@pytest.mark.parametrize("viewport", [WIDE, LARGE, NARROW])
+def test_the_field_stands_with_the_start_until_the_first_message(
+    browser: Browser, server: Server, viewport: dict[str, int]
+) -> None:
+    with watched(browser, server, viewport=viewport) as page:
+        page.emulate_media(reduced_motion="reduce")
+        choose(page, "demo")
+        field = page.get_by_role("textbox", name="Message")
+        trials = page.locator(".trials")
+        above, below = bounds(start(page)), bounds(trials)
+        composer = bounds(page.locator(".composer"))
+        height = viewport["height"]
+        assert above[0] > bounds(page.locator(".head"))[1] + height / 20
+        assert 0 <= composer[0] - above[1] < 20
+        assert 0 <= below[0] - composer[1] < 32
+        assert below[1] < height * 0.9
+        field.fill("one\ntwo\nthree\nfour")
+        assert bounds(start(page)) == above  # it grows downwards
+        assert bounds(page.locator(".composer"))[0] == composer[0]
+        assert bounds(trials)[0] > below[0]
+        field.fill("What is 27 + 58?")
+        page.keyboard.press("Enter")
+        expect(has_ended(answers(page))).to_be_visible()
+        expect(field).to_be_focused()
+        assert height - bounds(page.locator(".composer"))[1] < 20
+        page.reload()
+        expect(answers(page)).to_contain_text("85")
+        assert height - bounds(page.locator(".composer"))[1] < 20
+
+
+@pytest.mark.parametrize(("motion", "count"), [("no-preference", 1), ("reduce", 0)])
+def test_the_field_glides_to_the_end_unless_motion_is_unwanted(
+    page: Page, motion: Literal["no-preference", "reduce"], count: int
+) -> None:
+    page.emulate_media(reduced_motion=motion)
+    page.evaluate(COUNT_ANIMATIONS)
+    ask(page, "demo", "What is 27 + 58?")
+    page.get_by_role("link", name="New chat").click()
+    expect(start(page)).to_be_visible()
+    page.get_by_role("link", name="What is 27 + 58?").click()  # another one: nothing moves
+    expect(answers(page)).to_contain_text("85")
+    assert page.evaluate("() => window.animations") == count
+
+
+def test_models_have_marks_in_the_colours_of_their_families(page: Page) -> None:
+    mark = start(page).locator(".model-mark")
+    colours: dict[str, str] = {}
+    for model, initial in (("demo", "D"), ("thinker", "T"), ("formatted", "F")):
+        choose(page, model)
+        expect(mark).to_have_attribute("data-initial", initial)
+        colours[model] = mark.evaluate("(one) => getComputedStyle(one).backgroundColor")
+    assert colours["thinker"] == colours["formatted"] != colours["demo"]
+    answer = ask(page, "demo", "What is 27 + 58?")
+    expect(answer.locator(".answer-model")).to_have_text("demo:latest")
+    expect(answer.locator(".model-mark")).to_have_css("background-color", colours["demo"])
 
 
 def test_nothing_is_offered_that_could_not_be_sent(page: Page) -> None:
@@ -139,7 +213,7 @@ def test_with_keys_alone_a_model_is_chosen_and_something_tried(page: Page) -> No
     page.keyboard.press("Enter")
     expect(chosen(page)).to_have_text("demo:latest")
     expect(chosen(page)).to_be_focused()
-    for _ in range(4):  # the parameters, perhaps the button that loads, and the first of three
+    for _ in range(8):  # the parameters, perhaps the button that loads, the field, and its buttons
         page.keyboard.press("Tab")
         if trial(page, "Add two numbers").evaluate("(one) => one === document.activeElement"):
             break
@@ -234,7 +308,7 @@ def test_a_long_name_is_whole_in_the_menu_and_the_start_is_seen_from_its_top(
         choose_named(page, name)
         heading = start(page).get_by_role("heading", level=2)
         expect(heading).to_be_in_viewport()
-        assert page.locator(".turns").evaluate("(one) => one.scrollTop") == 0
+        assert page.locator(".chat-column").evaluate("(one) => one.scrollTop") == 0
         expect(trial(page, "Fill in a JSON schema")).to_be_attached()
         assert page.evaluate(OVERFLOW) == 0
         chosen(page).click()

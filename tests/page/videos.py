@@ -40,7 +40,7 @@ def attach(page: Page, model: str, file: Path) -> None:
     choose(page, model)
     page.locator(INPUT).set_input_files(file)
     expect(page.get_by_role("button", name="Remove")).to_be_visible()
-    expect(page.locator(".composer .video")).to_contain_text("Video, ")
+    expect(page.locator(".composer .video")).to_contain_text("scene.mp4, ")
 
 
 def test_a_video_is_sent_and_its_frames_are_part_of_the_prompt(page: Page, file: Path) -> None:
@@ -49,18 +49,18 @@ def test_a_video_is_sent_and_its_frames_are_part_of_the_prompt(page: Page, file:
         say(page, "What is this?")
     [sent] = json.loads(request.value.post_data or "")["messages"][-1]["images"]
     assert base64.b64decode(sent) == file.read_bytes()
-    expect(questions(page)).to_contain_text("Video, ")
+    expect(questions(page)).to_contain_text("scene.mp4, ")
     expect(has_ended(answers(page))).to_be_visible()
     expect(answers(page).get_by_role("alert")).to_have_count(0)
     page.reload()  # it is kept in the browser
-    expect(questions(page)).to_contain_text("Video, ")
+    expect(questions(page)).to_contain_text("scene.mp4, ")
 
 
 def test_a_model_that_takes_no_videos_says_so(page: Page, file: Path) -> None:
     attach(page, "demo", file)
     say(page, "What is this?")
     expect(answers(page).get_by_role("alert")).to_have_text(
-        "messages[0].images[0]: demo:latest takes no videos, only images"
+        "scene.mp4: demo:latest takes no videos, only images"
     )
 
 

@@ -7,6 +7,7 @@ import { IconButton } from "./parts/button.tsx";
 import { Dialog } from "./parts/dialog.tsx";
 import { Segments } from "./parts/segments.tsx";
 import { ErrorText } from "./parts/told.tsx";
+import { useAnswer } from "./parts/use_answer.ts";
 import { ACTIONS, ACTIONS_OF_PARTS } from "./keys.ts";
 import { useApp } from "./state/app.ts";
 import { THEMES, type Theme } from "./state/settings.ts";
@@ -27,7 +28,8 @@ export function KeyDialog(): JSX.Element {
 }
 
 export function SettingsDialog({ onClose }: Properties): JSX.Element {
-  const { settings, showsKeys } = useApp();
+  const { server, settings, showsKeys } = useApp();
+  const version = useAnswer("version", () => server.version()).found;
   return (
     <Dialog title={TEXTS.settings} onClose={onClose}>
       <Segments
@@ -39,6 +41,7 @@ export function SettingsDialog({ onClose }: Properties): JSX.Element {
       <KeyForm />
       {settings.toolUrls.value.length > 0 && <ToolUrls />}
       <footer>
+        <span class="hint grow">{version && TEXTS.serverVersion(version)}</span>
         <button
           type="button"
           onClick={() => {

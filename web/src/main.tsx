@@ -13,6 +13,7 @@ import "./style/base.css";
 import "./style/layout.css";
 import "./style/chat.css";
 import "./style/markdown.css";
+import "./style/marks.css";
 import "./style/models.css";
 import "./style/parts.css";
 import "./style/start.css";

@@ -81,6 +81,8 @@ test("a conversation is named by its first line, and found by all words", () => 
   const from = changed(conversation(), "q1", { content: "Rome\nor Lima?" });
   assert.equal(titleOf(from), "Rome");
   assert.equal(titleOf({ ...from, title: "Cities" }), "Cities");
+  const silent = withTurn(newConversation("s", 1), { ...turn("q", ROOT, "user", ""), images: ["data:audio/wav;name=a%20talk.wav;base64,QUJD"] });
+  assert.equal(titleOf(silent), "a talk.wav");
   assert.ok(matches(from, "lima A2B"));
   assert.ok(!matches(from, "lima paris"));
 });

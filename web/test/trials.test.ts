@@ -17,10 +17,12 @@ test("a model is asked for what it can do, and each for three things", () => {
   assert.deepEqual(titles("store", "completion"), ["Explain something", "Write a program", "Fill in a JSON schema"]);
   assert.deepEqual(titles("store", "completion", "vision"), ["Describe a picture", "Explain something", "Write a program"]);
   assert.deepEqual(titles("store", "completion", "thinking", "tools", "vision"), ["Describe a picture", "Call a tool", "Explain something"]);
+  assert.deepEqual(titles("store", "completion", "audio", "tools"), ["Transcribe a sound", "Call a tool", "Explain something"]);
 });
 
-test("the built-in model is asked for what it was trained for", () => {
+test("a built-in model is asked for what it was trained for", () => {
   assert.deepEqual(titles("built in", "completion", "vision", "tools"), ["Add two numbers", "Describe a picture", "Fill in a JSON schema"]);
+  assert.deepEqual(titles("built in", "completion", "audio"), ["Transcribe a sound"]);
 });
 
 test("what trials give a conversation can be sent", () => {

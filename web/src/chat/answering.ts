@@ -4,6 +4,7 @@ import { ApiError, messageOf } from "../api/http.ts";
 import { pause } from "../api/pause.ts";
 import type { ChatLine, ChatRequest, Server, Timings } from "../api/server.ts";
 import { TEXTS } from "../texts.ts";
+import { worded } from "./field_names.ts";
 import { tokensOf } from "./token_text.ts";
 import type { Call, Turn, Usage } from "./tree.ts";
 
@@ -17,6 +18,7 @@ type Before = Pick<Turn, "content" | "tokens" | "tokensFrom">;
  * Ask for an answer, and report its turn's changes until it has ended; nothing is thrown.
  *
  * @param before what the turn has already, if its answer is continued.
+ * @param files the names of each message's files.
  */
 export async function answer(
   server: Server,
@@ -24,6 +26,7 @@ export async function answer(
   before: Before,
   signal: AbortSignal,
   report: (change: Change) => void,
+  files: readonly (readonly string[])[] = [],
 ): Promise<void> {
   const clock = new Clock();
   const tokens = before.tokens ? [...before.tokens] : [];
@@ -76,7 +79,7 @@ export async function answer(
     pace.end();
     hasBegun.abort();
     if (signal.aborted) report({ state: "stopped" });
-    else report({ state: "failed", error: told(error) });
+    else report({ state: "failed", error: worded(told(error), request, files) });
   }
 }
 

@@ -1,7 +1,7 @@
 /** A conversation: its head, its turns, and the field for the next message. */
 
-import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import type { JSX, RefObject } from "preact";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { IconButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
@@ -14,6 +14,7 @@ import { Composer } from "./composer.tsx";
 import { toJson, toMarkdown } from "./exchange.ts";
 import { fileName, saveFile } from "./files.ts";
 import { ParameterPanel } from "./parameter_panel.tsx";
+import { Trials } from "./start.tsx";
 import { children, countSettings, shownTurns, titleOf } from "./tree.ts";
 import { TurnList } from "./turn_list.tsx";
 
@@ -22,14 +23,17 @@ export function ChatView(): JSX.Element {
   const conversation = app.chats.open.value;
   const turns = shownTurns(conversation);
   const others = children(conversation);
+  const isEmpty = !turns.length;
+  const column = useGlide(isEmpty, conversation.id);
   return (
     <main class="chat">
       <Head />
       <Notice />
       <div class="chat-body">
-        <div class="chat-column">
+        <div class={`chat-column ${isEmpty ? "is-empty" : ""}`} ref={column}>
           <TurnList turns={turns} others={others} />
           <Composer key={conversation.id} />
+          {isEmpty && <Trials />}
         </div>
         {app.showsParameters.value && (
           <>
@@ -40,6 +44,25 @@ export function ChatView(): JSX.Element {
       </div>
     </main>
   );
+}
+
+const GLIDE_MS = 220;
+
+/** Let the field for a message glide from the middle to the end when a conversation gets its first message. */
+function useGlide(isEmpty: boolean, id: string): RefObject<HTMLDivElement | null> {
+  const column = useRef<HTMLDivElement>(null);
+  const shown = useRef({ isEmpty, id });
+  const topOf = () => column.current?.querySelector(".composer")?.getBoundingClientRect().top;
+  const begins = shown.current.isEmpty && !isEmpty && shown.current.id === id;
+  const before = begins ? topOf() : undefined; // the document has not changed yet
+  useLayoutEffect(() => {
+    shown.current = { isEmpty, id };
+    const now = topOf();
+    if (before === undefined || now === undefined || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const frames = [{ translate: `0 ${String(before - now)}px` }, { translate: "0" }];
+    column.current?.querySelector(".composer")?.animate(frames, { duration: GLIDE_MS, easing: "ease-out" });
+  }, [isEmpty, id]);
+  return column;
 }
 
 function Head(): JSX.Element {

@@ -27,15 +27,30 @@ export function hasFiles(event: DragEvent): boolean {
 /** The largest file that a message takes, in bytes. */
 export const MOST_BYTES = 32 * 1024 * 1024;
 
-/** Return an image, a video or a sound as a data URL; null if it is not of a kind that models read. */
-export async function readMedia(file: Blob): Promise<string | null> {
+/** Return an image, a video or a sound as a data URL with the file's name; null if it is not of a kind that models read. */
+export async function readMedia(file: File): Promise<string | null> {
   const url = await new Promise<string>((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result as string);
     reader.onerror = () => reject(reader.error ?? new Error(TEXTS.unreadable));
     reader.readAsDataURL(file);
   });
-  return isMedia(url) ? url : null;
+  const named = withName(url, file.name);
+  return isMedia(named) ? named : null;
+}
+
+/** Return a data URL with the name of a file as a parameter of its media type. */
+export function withName(url: string, name: string): string {
+  return name ? url.replace(/^data:[^;,]*/, `$&;name=${encodeURIComponent(name.toWellFormed())}`) : url;
+}
+
+/** Return the name of the file that a data URL was read from; empty: it is not known. */
+export function nameOf(url: string): string {
+  try {
+    return decodeURIComponent(/^data:[^;,]*;name=([^;,]*)/.exec(url)?.[1] ?? "");
+  } catch {
+    return ""; // not written by `withName`
+  }
 }
 
 /** Whether an image can be shown; of a video or a sound that is not known. */

@@ -1,19 +1,21 @@
 /** The list of conversations, with their search, and the ways to the other views. */
 
-import type { JSX, TargetedMouseEvent } from "preact";
-import { useRef } from "preact/hooks";
+import type { ComponentChildren, JSX, TargetedMouseEvent } from "preact";
+import { useId, useRef } from "preact/hooks";
 
 import { messageOf } from "../api/http.ts";
-import { Icon } from "../parts/icons.tsx";
+import { Icon, Sign } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
+import { useToday } from "../parts/use_today.ts";
 import { type App, useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { moment } from "../units.ts";
 import { VIEWS } from "../views.ts";
 import { fromJson, fromMarkdown, toJson, withoutKnown } from "./exchange.ts";
 import { saveFile } from "./files.ts";
+import { type Group, groupsOf } from "./groups.ts";
 import { newId } from "./ids.ts";
 import { type Conversation, matches, titleOf } from "./tree.ts";
 
@@ -23,14 +25,15 @@ export function Sidebar(): JSX.Element {
   const { count, known } = imported.value;
   const told = [count > 0 && TEXTS.imported(count), known > 0 && TEXTS.known(known)].filter(Boolean);
   const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
-  const titles = found.map((one) => titleOf(one) || TEXTS.newChat);
+  const entries = found.map((one) => ({ conversation: one, title: titleOf(one) || TEXTS.newChat, updated: one.updated }));
   const counts = new Map<string, number>();
-  for (const title of titles) counts.set(title, (counts.get(title) ?? 0) + 1);
+  for (const { title } of entries) counts.set(title, (counts.get(title) ?? 0) + 1);
+  const groups = groupsOf(entries, useToday(), navigator.language);
   const empty = chats.all.value.length ? TEXTS.noMatch : TEXTS.noChats;
   return (
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
-        <span class="brand">{TEXTS.brand}</span>
+        <span class="brand"><Sign />{TEXTS.brand}</span>
         <a class="button primary" href="#/" onClick={(event) => open(app, event)}><Icon name="plus" /> {TEXTS.newChat}</a>
       </header>
       <label class="search">
@@ -44,17 +47,21 @@ export function Sidebar(): JSX.Element {
           onInput={(event) => (search.value = event.currentTarget.value)}
         />
       </label>
-      <ul class="conversations">
-        {found.map((one, at) => (
-          <Entry
-            key={one.id}
-            conversation={one}
-            isOpen={view.value === "chat" && one.id === chats.openId.value}
-            title={titles[at] ?? ""}
-            hasTime={(counts.get(titles[at] ?? "") ?? 0) > 1}
-          />
+      <div class="conversations">
+        {groups.map((group) => (
+          <GroupList key={group.title} group={group}>
+            {group.members.map(({ conversation, title }) => (
+              <Entry
+                key={conversation.id}
+                conversation={conversation}
+                isOpen={view.value === "chat" && conversation.id === chats.openId.value}
+                title={title}
+                hasTime={(counts.get(title) ?? 0) > 1}
+              />
+            ))}
+          </GroupList>
         ))}
-      </ul>
+      </div>
       {!found.length && <p class="hint">{empty}</p>}
       <div class="views">
         {Object.entries(VIEWS).map(([name, { icon, title }]) => (
@@ -72,6 +79,17 @@ export function Sidebar(): JSX.Element {
         <button type="button" class="icon-button" aria-label={TEXTS.keys} title={TEXTS.keys} onClick={() => (showsKeys.value = true)}>?</button>
       </footer>
     </nav>
+  );
+}
+
+/** The conversations of a day, of several, or of a month. */
+function GroupList({ group, children }: { group: Group<unknown>; children: ComponentChildren }): JSX.Element {
+  const id = useId();
+  return (
+    <section>
+      <h2 id={id} lang={group.language}>{group.title}</h2>
+      <ul aria-labelledby={id}>{children}</ul>
+    </section>
   );
 }
 

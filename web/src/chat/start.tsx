@@ -1,10 +1,11 @@
-/** What a conversation shows before its first message: the model, and what it can be asked. */
+/** What a conversation shows before its first message: its model, and below the field what it can be asked. */
 
 import type { JSX } from "preact";
 
 import type { Model } from "../api/server.ts";
 import { Icon } from "../parts/icons.tsx";
-import { abilitiesOf, factsOf } from "../parts/model_facts.ts";
+import { abilitiesOf, factsOf, listed } from "../parts/model_facts.ts";
+import { ModelMark } from "../parts/model_mark.tsx";
 import { ModelName } from "../parts/model_menu.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
@@ -15,10 +16,9 @@ import { trialsOf } from "./trials.ts";
 const LONG_NAME = 32; // characters
 
 export function Start(): JSX.Element | null {
-  const app = useApp();
-  const { models } = app;
+  const { models } = useApp();
+  const model = useModel();
   if (models.installed.value === null) return null;
-  const model = models.find(app.goneModel.value || app.model.value);
   return (
     <div class="start">
       {model ? <About model={model} /> : !models.forChat.value.length && <NoModel />}
@@ -26,26 +26,14 @@ export function Start(): JSX.Element | null {
   );
 }
 
-function NoModel(): JSX.Element {
-  return (
-    <>
-      <p class="start-title">{TEXTS.noModel}</p>
-      <a class="button primary" href="#/models">{TEXTS.pullOne}</a>
-    </>
-  );
-}
-
-function About({ model }: { model: Model }): JSX.Element {
+/** What the model can be asked: a click sends the message. */
+export function Trials(): JSX.Element | null {
   const app = useApp();
-  const { context_length } = model.details;
-  const context = context_length ? [TEXTS.contextOf(context_length)] : [];
+  const model = useModel();
+  if (!model) return null;
   const isBlocked = app.problem.value !== "" || app.chats.isRunning;
   return (
-    <>
-      <h2 class={`start-title ${model.name.length > LONG_NAME ? "is-long" : ""}`}><ModelName name={model.name} /></h2>
-      <p class="hint">{[...factsOf(model), ...context].join(" · ")}</p>
-      <ul class="tags" aria-label={TEXTS.can}>{abilitiesOf(model).map((one) => <li>{one}</li>)}</ul>
-      <Memory model={model} />
+    <section class="start-trials">
       <h3 class="off-screen">{TEXTS.tryThis}</h3>
       <ul class="trials">
         {trialsOf(model).map((trial) => (
@@ -58,6 +46,35 @@ function About({ model }: { model: Model }): JSX.Element {
           </li>
         ))}
       </ul>
+    </section>
+  );
+}
+
+/** Return the model of the open conversation; undefined: it is gone, or there is none. */
+function useModel(): Model | undefined {
+  const { goneModel, model, models } = useApp();
+  return models.find(goneModel.value || model.value);
+}
+
+function NoModel(): JSX.Element {
+  return (
+    <>
+      <p class="start-title">{TEXTS.noModel}</p>
+      <a class="button primary" href="#/models">{TEXTS.pullOne}</a>
+    </>
+  );
+}
+
+function About({ model }: { model: Model }): JSX.Element {
+  const { context_length } = model.details;
+  const context = context_length ? [TEXTS.contextOf(context_length)] : [];
+  return (
+    <>
+      <ModelMark name={model.name} />
+      <h2 class={`start-title ${model.name.length > LONG_NAME ? "is-long" : ""}`}><ModelName name={model.name} /></h2>
+      <p class="hint">{listed([...factsOf(model), ...context])}</p>
+      <ul class="tags" aria-label={TEXTS.can}>{abilitiesOf(model).map((one) => <li>{one}</li>)}</ul>
+      <Memory model={model} />
     </>
   );
 }

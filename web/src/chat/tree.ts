@@ -4,6 +4,7 @@
  */
 
 import type { Message, Value } from "../api/server.ts";
+import { nameOf } from "./files.ts";
 import { type Format, NO_FORMAT } from "./formats.ts";
 import type { Token } from "./token_text.ts";
 
@@ -171,15 +172,22 @@ export function messagesOf(conversation: Conversation, last: string): Message[] 
   return messages;
 }
 
+/** Return the names of the files of each message of such a request; empty where they are not known. */
+export function fileNamesOf(conversation: Conversation, last: string): string[][] {
+  const names = turnsTo(conversation, last).map(({ images = [] }) => images.map(nameOf));
+  return conversation.system.trim() ? [[], ...names] : names;
+}
+
 /** Whether a last turn is an answer that has ended early. */
 export function canGoOn({ role, state, content }: Turn): boolean {
   return role === "assistant" && state !== "done" && state !== "streaming" && content !== "";
 }
 
-/** Return what a conversation is called. */
+/** Return what a conversation is called: its title, else how it begins. */
 export function titleOf(conversation: Conversation): string {
-  const first = shownTurns(conversation)[0]?.content.trim().split("\n")[0] ?? "";
-  return conversation.title || first.slice(0, 80);
+  const [begin] = shownTurns(conversation);
+  const first = begin?.content.trim().split("\n")[0] ?? "";
+  return conversation.title || first.slice(0, 80) || nameOf(begin?.images?.[0] ?? "");
 }
 
 /** Whether a conversation has all words of a search in its title or turns, with their reasoning, calls and results. */

@@ -11,6 +11,8 @@ export interface Trial {
   message: string;
   /** Whether it is asked about the picture that the page draws. */
   hasPicture?: boolean;
+  /** Whether it begins with a file that is chosen: nothing is sent yet. */
+  needsFile?: boolean;
   /** What the conversation gets for it. */
   settings?: Pick<Conversation, "format"> | Pick<Conversation, "tools">;
 }
@@ -23,15 +25,17 @@ const PERSON = {
 const WEATHER = [
   { name: "get_weather", description: TEXTS.trials.weather, parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } },
 ];
-const { sum, picture, tool, puzzle, json, code, explain } = TEXTS.trials;
+const { sum, picture, sound, tool, puzzle, json, code, explain } = TEXTS.trials;
 const SUM: Trial = { ...sum, icon: "plus" };
 const EXPLAIN: Trial = { ...explain, icon: "text" };
 const CODE: Trial = { ...code, icon: "code" };
 const PICTURE: Trial = { ...picture, icon: "image", hasPicture: true };
+const SOUND: Trial = { ...sound, icon: "sound", needsFile: true };
 const JSON_OBJECT: Trial = { ...json, icon: "braces", settings: { format: { kind: "schema", text: JSON.stringify(PERSON, null, 1) } } };
 
 /** What needs an ability, the most telling first. */
 const ABLE: readonly [capability: string, trial: Trial][] = [
+  ["audio", SOUND],
   ["vision", PICTURE],
   ["tools", { ...tool, icon: "wrench", settings: { tools: JSON.stringify(WEATHER, null, 1) } }],
   ["thinking", { ...puzzle, icon: "bulb" }],
@@ -39,9 +43,10 @@ const ABLE: readonly [capability: string, trial: Trial][] = [
 const SHOWN = 3;
 const MOST_ABLE = 2; // the others are what every model is asked
 
-/** Return three trials of which a model is capable. */
+/** Return up to three trials of which a model is capable. */
 export function trialsOf({ origin, capabilities }: Pick<Model, "origin" | "capabilities">): Trial[] {
-  if (origin === "built in") return [SUM, PICTURE, JSON_OBJECT]; // it was trained for such tasks alone
+  // The built-in models were trained for such tasks alone.
+  if (origin === "built in") return capabilities.includes("audio") ? [SOUND] : [SUM, PICTURE, JSON_OBJECT];
   const able = ABLE.filter(([capability]) => capabilities.includes(capability)).map(([, trial]) => trial);
   return [...able.slice(0, MOST_ABLE), EXPLAIN, CODE, JSON_OBJECT].slice(0, SHOWN);
 }

@@ -8,6 +8,8 @@ import { Markdown } from "../markdown/markdown.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy.tsx";
 import { Icon } from "../parts/icons.tsx";
+import { ModelMark } from "../parts/model_mark.tsx";
+import { ModelName } from "../parts/model_menu.tsx";
 import { Popover } from "../parts/popover.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { useApp } from "../state/app.ts";
@@ -43,6 +45,7 @@ export class TurnView extends Component<Properties> {
       <>
         <h2 class="off-screen">{NAMES[turn.role]}</h2>
         {turn.role === "user" && <Question turn={turn} />}
+        {turn.role === "assistant" && turn.model && <p class="answer-model"><ModelMark name={turn.model} /><ModelName name={turn.model} /></p>}
         {turn.role === "assistant" && <Answer turn={turn} isLast={isLast} />}
         {turn.role === "tool" && <Result turn={turn} />}
         <Actions turn={turn} alternatives={alternatives} isLast={isLast} />

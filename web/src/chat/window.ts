@@ -17,15 +17,16 @@ export interface Range {
 export type Row = { index: number } | { from: number; height: number };
 
 const BARE = 64; // pixels, with the actions below and the space between turns
+const MODEL = 28; // above an answer
 const LINE = 25;
 const CHARACTERS = 85; // in a line
 const IMAGE = 290;
 
 /** Guess the height in pixels of a turn that was not drawn yet. */
-export function guess({ content, images = [] }: Turn): number {
+export function guess({ content, role, images = [] }: Turn): number {
   let lines = 0;
   for (const line of content.split("\n")) lines += Math.max(0.5, Math.ceil(line.length / CHARACTERS));
-  return BARE + LINE * lines + IMAGE * images.length;
+  return BARE + (role === "assistant" ? MODEL : 0) + LINE * lines + IMAGE * images.length;
 }
 
 /** Return which turns are near what is in sight: `view` pixels that begin at `top`. */

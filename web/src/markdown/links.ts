@@ -1,9 +1,11 @@
 /** Which addresses and images in texts the page uses. */
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
-const VIDEO = /^data:video\/(mp4|webm|quicktime|x-matroska|matroska|x-msvideo|avi|vnd\.avi);base64,[A-Za-z0-9+/]+={0,2}$/;
-const AUDIO = /^data:audio\/(wav|wave|x-wav|vnd\.wave|mpeg|mp3|flac|x-flac|ogg|opus|aac|mp4|x-m4a|m4a|webm);base64,[A-Za-z0-9+/]+={0,2}$/;
-const IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+={0,2}$/;
+// `name` is that of the file, as encodeURIComponent writes it.
+const VIDEO = /^data:video\/(mp4|webm|quicktime|x-matroska|matroska|x-msvideo|avi|vnd\.avi)(?:;name=[\w.!~*'()%-]+)?;base64,[A-Za-z0-9+/]+={0,2}$/;
+const AUDIO =
+  /^data:audio\/(wav|wave|x-wav|vnd\.wave|mpeg|mp3|flac|x-flac|ogg|opus|aac|mp4|x-m4a|m4a|webm)(?:;name=[\w.!~*'()%-]+)?;base64,[A-Za-z0-9+/]+={0,2}$/;
+const IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp)(?:;name=[\w.!~*'()%-]+)?;base64,[A-Za-z0-9+/]+={0,2}$/;
 
 /** Return the address of a link that is safe to follow; null: it stays text. */
 export function safeAddress(text: string): string | null {

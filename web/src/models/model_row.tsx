@@ -6,6 +6,9 @@ import { useState } from "preact/hooks";
 import type { LoadedModel, Model } from "../api/server.ts";
 import { IconButton } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
+import { abilitiesOf, listed } from "../parts/model_facts.ts";
+import { ModelMark } from "../parts/model_mark.tsx";
+import { ModelName } from "../parts/model_menu.tsx";
 import { ErrorText, Told } from "../parts/told.tsx";
 import { useAnswer } from "../parts/use_answer.ts";
 import { useApp } from "../state/app.ts";
@@ -39,13 +42,14 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
   return (
     <li class="model">
       <div class="model-head">
-        <h2>{model.name}</h2>
+        <ModelMark name={model.name} />
+        <h2><ModelName name={model.name} /></h2>
         {loaded && <span class="badge">{loaded.loading ? TEXTS.loadingNow : `${TEXTS.inMemory}: ${bytes(loaded.size)}`}</span>}
       </div>
-      <p class="hint">{facts.join(" · ")}</p>
+      <p class="hint">{listed(facts)}</p>
       {named && !loaded && <p class="hint">{TEXTS.earlierInMemory(bytes(named.size))}</p>}
       {loaded && <Placement loaded={loaded} />}
-      <p class="tags">{model.capabilities.map((one) => <span>{one}</span>)}</p>
+      <p class="tags">{abilitiesOf(model).map((one) => <span>{one}</span>)}</p>
       <div class="model-actions">
         {model.capabilities.includes("completion") && <button type="button" onClick={() => app.chatWith(model.name)}>{TEXTS.chatWith}</button>}
         {!loaded && <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}

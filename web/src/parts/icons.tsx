@@ -39,6 +39,16 @@ const PATHS = {
 
 export type IconName = keyof typeof PATHS;
 
+/** The sign of tampu, which the browser's tab has too: a doorway as those of Inca houses. */
+export function Sign(): JSX.Element {
+  return (
+    <svg class="sign" viewBox="0 0 32 32" aria-hidden="true" focusable="false">
+      <rect width="32" height="32" rx="8" />
+      <path d="M7.5 25 10.5 7h11l3 18h-5.2l-1.6-12.5h-3.4L12.7 25z" />
+    </svg>
+  );
+}
+
 export function Icon({ name }: { name: IconName }): JSX.Element {
   return (
     <svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false">

@@ -7,7 +7,8 @@ import type { Model } from "../api/server.ts";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { Icon } from "./icons.tsx";
-import { abilitiesOf, factsOf, hasWords } from "./model_facts.ts";
+import { abilitiesOf, factsOf, hasWords, listed } from "./model_facts.ts";
+import { ModelMark } from "./model_mark.tsx";
 import { Popover } from "./popover.tsx";
 
 interface Properties {
@@ -27,7 +28,7 @@ export function ModelMenu({ names, value, onChange, label = TEXTS.model }: Prope
       class={`model-choice ${isKnown ? "" : "unknown"} ${isGone ? "danger" : ""}`}
       label={TEXTS.chosenModel(label, shown)}
       title={shown}
-      face={<><ModelName name={shown} /><Icon name="down" /></>}
+      face={<>{names.length > 0 && <ModelMark name={shown} />}<ModelName name={shown} /><Icon name="down" /></>}
       disabled={!names.length}
       onOpen={() => void models.refresh()}
     >
@@ -125,11 +126,12 @@ function Option({ model }: { model: Model }): JSX.Element {
   const isLoaded = models.inMemory(model) !== undefined;
   return (
     <>
+      <ModelMark name={model.name} />
       <span class="model-line">
         <ModelName name={model.name} />
         {isLoaded && <span class="badge">{TEXTS.inMemory}</span>}
       </span>
-      <span class="hint">{[...factsOf(model), ...abilitiesOf(model)].join(" · ")}</span>
+      <span class="hint">{listed([...factsOf(model), ...abilitiesOf(model)])}</span>
     </>
   );
 }

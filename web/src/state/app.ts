@@ -12,7 +12,7 @@ import { titleOf } from "../chat/tree.ts";
 import { type Trial, drawnPicture } from "../chat/trials.ts";
 import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
-import { focusSoon } from "../parts/focus.ts";
+import { chooseFile, focusSoon } from "../parts/focus.ts";
 import { Drafts } from "./drafts.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
@@ -132,7 +132,11 @@ export class App {
   }
 
   /** Begin a conversation with something that its model can do. */
-  try({ message, hasPicture = false, settings }: Trial): void {
+  try({ message, hasPicture = false, needsFile = false, settings }: Trial): void {
+    if (needsFile) {
+      chooseFile();
+      return;
+    }
     if (settings) this.chats.set(settings);
     this.send(message, hasPicture ? [drawnPicture()] : []);
   }

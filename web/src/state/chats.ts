@@ -11,7 +11,7 @@ import { type Candidate, isCovered, textWith } from "../chat/token_text.ts";
 import type { ConversationStore } from "../chat/store.ts";
 import { areSentAlone, resultsOf, urlsOf } from "../chat/tool_calls.ts";
 import {
-  type Conversation, ROOT, type Turn, changed, isStreamed, messagesOf, newConversation, shownTurns, withChoice, withTurn,
+  type Conversation, ROOT, type Turn, changed, fileNamesOf, isStreamed, messagesOf, newConversation, shownTurns, withChoice, withTurn,
 } from "../chat/tree.ts";
 import type { Models } from "./models.ts";
 import type { Settings } from "./settings.ts";
@@ -212,6 +212,7 @@ export class Chats {
     this.#keep(conversation);
     if (isOpen) this.openId.value = key;
     const request = this.#request(conversation, last);
+    const files = fileNamesOf(conversation, last);
     const stream = async (id: string, at: number, signal: AbortSignal) => {
       const turn = conversation.turns[id];
       const content = turn?.content ?? "";
@@ -219,7 +220,7 @@ export class Chats {
       await answer(this.#server, seeded(request, at), before, signal, (change) => {
         const now = this.find(key);
         if (now) this.#keep(changed(now, id, change), change.state === undefined);
-      });
+      }, files);
     };
     let results: string[] | null = null;
     let called: Turn | undefined;
