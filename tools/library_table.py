@@ -95,7 +95,7 @@ OLLAMA = {
     "starcoder2": "dolphincoder starcoder2",
 }
 # What reads the pictures of these is not there: tampu runs their text.
-WITHOUT_IMAGES = ("granite3.2-vision", "minicpm-v", "moondream", "deepseek-ocr")
+WITHOUT_IMAGES = ("granite3.2-vision", "minicpm-v", "moondream")
 
 # The first fifty names of Ollama's list, newest first.
 _NEWEST = """

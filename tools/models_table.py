@@ -29,6 +29,7 @@ MODELS = {
     "cohere2": "Command R7B and A, Aya Vision's text, Tiny Aya",
     "command-r": "Command R and R+, Aya 23 and Expanse",
     "deepseek2": "DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash",
+    "deepseek2-ocr": "DeepSeek-OCR 1 and 2",
     "dots1": "dots.llm1",
     "ernie4_5": "ERNIE 4.5 (0.3B)",
     "ernie4_5-moe": "ERNIE 4.5 mixtures of experts",

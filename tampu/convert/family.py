@@ -25,6 +25,7 @@ from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]
 _NUMBER = re.compile(r"\.(\d+)\.")
+_OWNERS = {"v.sam.": "vision.sam.", "v.": "vision.", "a.": "audio."}  # of numbers of layers
 _SHOWN = 5
 log = logging.getLogger("tampu")
 
@@ -260,7 +261,7 @@ class Family:
             if name in self.optional or (tied and name == "output"):
                 continue
             leaf = "" if name in cut or name.endswith((".weight", ".bias")) else ".weight"
-            owner = {"v.": "vision.", "a.": "audio."}.get(name[:2], "")
+            owner = next((key for prefix, key in _OWNERS.items() if name.startswith(prefix)), "")
             count = parameters[f"{owner}block_count"]
             if "{}" not in name:
                 yield name + leaf

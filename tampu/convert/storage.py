@@ -24,7 +24,7 @@ _ALWAYS_F32 = (
     "token_types.weight", "position_embd.weight", "v.position_embedding.weight",
     "v.position_embd.weight", "v.positional_embedding_vlm", "v.tile_position_embd.weight",
     "v.pre_tile_position_embd.weight", "v.post_tile_position_embd.weight",
-    "a.position_embd.weight",
+    "a.position_embd.weight", "v.sam.pos_embd.weight",
 )  # fmt: skip
 _SMALL = (
     ".bias",
@@ -33,6 +33,8 @@ _SMALL = (
     ".shortconv.conv.weight",
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
     ".conv_dw.weight",
+    ".attn.pos_h.weight",
+    ".attn.pos_w.weight",
 )
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0

@@ -282,6 +282,11 @@ def _bos_eos_keys(
     return keys
 
 
+def has_template(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint has a chat template."""
+    return bool(_templates(checkpoint, checkpoint.json(_CONFIG) or {}))
+
+
 def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, object]:
     """Return the chat templates: the default one, and others by name."""
     found: object = checkpoint.text("chat_template.jinja")

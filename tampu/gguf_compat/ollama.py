@@ -197,7 +197,13 @@ LAYOUTS = (
             r"^mm\.layers\.": "mm.model.fc.",
             r"^mm\.(image_newline|view_seperator)": r"v.\1",
         },
-        copied={"vision.head_count": "vision.attention.head_count"},
+        copied={
+            "vision.head_count": "vision.attention.head_count",
+            **{
+                f"sam.{key}": f"vision.sam.{key}"
+                for key in ("block_count", "embedding_length", "head_count")
+            },
+        },
         defaults={"attention.layer_norm_rms_epsilon": 1e-6},
         keys=keys.of_deepseekocr,
     ),

@@ -254,6 +254,7 @@ _STATED: Mapping[str, Projector] = {
     ),
     "internvl": Projector(kind="internvl", defaults=_IMAGENET | _GELU | _EPSILON),
     "minicpmv4_6": Projector(kind="minicpmv4_6", defaults=_HALVES | _GELU | _EPSILON),
+    "deepseekocr2": Projector(kind="deepseekocr2", defaults=_HALVES | _GELU | _EPSILON),
     "lfm2": Projector(kind="lfm2", defaults=_HALVES | _GELU | _EPSILON),
 }
 _OF_ARCHITECTURES: Mapping[str, Projector] = {

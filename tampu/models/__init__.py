@@ -79,6 +79,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "deepseek2": Architecture(
         "tampu.models.deepseek2:DeepSeek2", {"rope_mode": RopeMode.INTERLEAVED}
     ),
+    "deepseek2-ocr": Architecture("tampu.models.deepseek2_ocr:DeepSeek2Ocr"),
     "dots1": Architecture("tampu.models.glm4moe:Glm4Moe"),
     "ernie4_5": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
     "ernie4_5-moe": Architecture("tampu.models.ernie45_moe:Ernie45Moe"),

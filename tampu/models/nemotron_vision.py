@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from tampu import nn
-from tampu.ml import Context, GGMLType, Tensor
+from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.vision import (
     CLIP,
@@ -102,13 +102,10 @@ class NemotronVision(nn.VisionModel):
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o, cut = self.options, nn.project_patches(inputs["patches"], self.patch)
-        (count, width), before = cut.shape, self.registers
-        row = before.type.size_of(width)
-        first = before.strided(before.shape, (row,), context=context)
-        first = first if first.type is GGMLType.F32 else first.cast(GGMLType.F32)
+        (count, width), first = cut.shape, nn.as_rows(self.registers, context)
         x = first.concat(nn.interpolate(self.position, inputs, cut), 0)
         for layer in self.layers:
             y = context.pause(x)
             x = layer(y, heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu_exact)
-        seen = x.strided((count, width), x.strides[:1], before.shape[0] * x.strides[0])
+        seen = x.strided((count, width), x.strides[:1], first.shape[0] * x.strides[0])
         return self.projector(seen.contiguous().reshape(-1, width * o.merge**2))

@@ -13,15 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import ModelFileError
-from tampu.ml import GGMLType, RopeMode, Tensor
+from tampu.ml import GGMLType, Graph, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.convolution import project_patches
 from tampu.ml.moe import repeat
 from tampu.ml.rotary import Rope
 from tampu.nn.feed_forward import Activation, SiluFeedForward
-from tampu.nn.linear import Embedding, Linear
+from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
@@ -62,40 +61,53 @@ class EncoderAttention(Module):
         mask: Tensor | None = None,
         tiles: int = 1,
         rest: int = 0,
+        rest_mask: Tensor | None = None,
+        kv_heads: int | None = None,
         epsilon: float = 1e-6,
     ) -> Tensor:
         """Return (n, features) for x of that shape.
 
         Args:
             x: normed.
-            heads: of queries, keys and values alike.
+            heads: of queries, and unless `kv_heads` is given of keys and values.
             rotate: rotates queries and keys (n, heads, head_dim) by their positions.
             mask: F16, (n, n): 0 where a patch attends to another, -inf elsewhere; None: no mask.
             tiles: parts of equal length whose patches attend to their own part only.
             rest: patches behind these parts, which attend to one another.
+            rest_mask: as `mask`, which is then of one of the parts, for the rest.
+            kv_heads: of keys and values, where they are fewer than those of queries.
             epsilon: of the norms of queries and keys, if the file has them: of each head, or of
                 all heads of a patch together.
         """
+        kv_heads = kv_heads or heads
         q = _headed(self.query(x), heads, self.query_norm, epsilon)
-        k = _headed(self.key(x), heads, self.key_norm, epsilon)
-        v = _headed(self.value(x), heads, None, epsilon)
+        k = _headed(self.key(x), kv_heads, self.key_norm, epsilon)
+        v = _headed(self.value(x), kv_heads, None, epsilon)
         if rotate:
             q, k = rotate(q), rotate(k)
         if not rest:
-            return self.output(_attend_within(q, k, v, mask, tiles))
+            return self.output(attend_within(q, k, v, tiles, mask))
         lengths = [x.shape[0] - rest, rest]
         (q, last_q), (k, last_k), (v, last_v) = (part.split(lengths, axis=0) for part in (q, k, v))
-        mixed = _attend_within(q, k, v, mask, tiles)
-        return self.output(mixed.concat(attend(last_q, last_k, last_v), 0))
+        mixed = attend_within(q, k, v, tiles, mask)
+        return self.output(mixed.concat(attend(last_q, last_k, last_v, rest_mask), 0))
 
 
-def _attend_within(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, tiles: int) -> Tensor:
+def attend_within(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiles: int,
+    mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> Tensor:
     """Return what `attend` does for each of some parts of equal length."""
     if tiles == 1:
-        return attend(q, k, v, mask)
-    count, features = q.shape[0] // tiles, q.shape[1] * q.shape[2]
+        return attend(q, k, v, mask, scale=scale)
+    count, features = q.shape[0] // tiles, q.shape[1] * v.shape[2]
     q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # tiles become heads
-    mixed = attend(q, k, v, mask)
+    mixed = attend(q, k, v, mask, scale=scale)
     split = mixed.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
     return split.reshape(count * tiles, features)
 
@@ -111,12 +123,12 @@ def _headed(x: Tensor, heads: int, norm: RMSNorm | None, epsilon: float) -> Tens
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float | None = None
 ) -> Tensor:
-    """Return softmax(scale · q kᵀ + mask) · v, (n, heads * head_dim).
+    """Return softmax(scale · q kᵀ + mask) · v, (n, heads * features).
 
     Args:
         q: (n, heads, head_dim).
         k: (m, kv_heads, head_dim).
-        v: as `k`.
+        v: (m, kv_heads, features).
         mask: F16, (n, m).
         scale: of the scores; None: 1 / √head_dim.
     """
@@ -125,7 +137,7 @@ def attend(
     if count > _MAX_QUERIES_OF_ONE_PASS:
         keys, values = keys.contiguous(), values.contiguous()
     mixed = flash_attention(queries, keys, values, mask, scale or head_dim**-0.5)
-    return mixed.reshape(count, heads * head_dim)
+    return mixed.reshape(count, heads * v.shape[2])
 
 
 def add_class(patches: Tensor, embedding: Tensor, tiles: int) -> Tensor:
@@ -137,11 +149,16 @@ def add_class(patches: Tensor, embedding: Tensor, tiles: int) -> Tensor:
         tiles: how many there are.
     """
     count, width = patches.shape[0] // tiles, patches.shape[1]
-    row = embedding.type.size_of(width)
-    one = embedding.strided((1, 1, width), (row, row), context=patches.context)
-    one = one if one.type is GGMLType.F32 else one.cast(GGMLType.F32)
+    one = as_rows(embedding, patches.context).reshape(1, 1, width)
     each = repeat(one, tiles).reshape(tiles, 1, width)
     return patches.reshape(tiles, count, width).concat(each, 1)
+
+
+def as_rows(weight: Tensor, context: Graph | None) -> Tensor:
+    """Return a weight (..., features) in a graph, as rows in F32: (n, features)."""
+    count, width = math.prod(weight.shape[:-1]), weight.shape[-1]
+    rows = weight.strided((count, width), (weight.type.size_of(width),), context=context)
+    return rows if rows.type is GGMLType.F32 else rows.cast(GGMLType.F32)
 
 
 def drop_class(x: Tensor, tiles: int) -> Tensor:
@@ -212,65 +229,6 @@ def grid_arrays(places: Numbers, head_dim: int) -> dict[str, npt.NDArray[np.gene
     quarter = head_dim // 4
     frequencies = _GRID_BASE ** (-np.arange(quarter) / quarter)
     return axis_arrays(places[:, 0], places[:, 1], frequencies, frequencies)
-
-
-def corner_arrays(places: Numbers, side: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the data for `interpolate`: the four rows of a table around each place, and weights.
-
-    Args:
-        places: row and column in the table's grid, (n, 2), 0 to side - 1.
-        side: of the grid, whose rows follow one another in the table.
-    """
-    low = np.floor(places).astype(np.int32)
-    share = places - low
-    arrays: dict[str, npt.NDArray[np.generic]] = {}
-    for corner in range(4):
-        step = np.array([corner // 2, corner % 2], np.int32)
-        row, column = np.minimum(low + step, side - 1).T
-        weights = np.where(step, share, 1 - share).prod(axis=1, keepdims=True)
-        arrays[f"corner{corner}"] = (row * side + column).astype(np.int32)
-        arrays[f"weight{corner}"] = weights.astype(np.float32)
-    return arrays
-
-
-def grid_side(table: Tensor) -> int:
-    """Return how many places a row of a square grid has, of which a table has a row for each.
-
-    Raises:
-        ModelFileError: if its rows are not those of a square.
-    """
-    side = math.isqrt(table.shape[0])
-    if side**2 != table.shape[0]:
-        reason = f"{table.shape[0]} positions are not a square"
-        raise ModelFileError(f"tensor '{table.name}'", reason)
-    return side
-
-
-def interpolate(table: Embedding, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return x (n, features) with embeddings between the rows of a table added.
-
-    Args:
-        table: of a square grid of positions.
-        inputs: of the graph; their data is that of `corner_arrays`.
-        x: F32, (n, features).
-    """
-    for corner in range(4):
-        x = x + table(inputs[f"corner{corner}"]) * inputs[f"weight{corner}"]
-    return x
-
-
-def resampling(side: int, count: int) -> Numbers:
-    """Return the weights (count, side) that make `count` places of `side`: bilinear interpolation.
-
-    Fewer places are weighted means of all that they cover, as in PyTorch's `interpolate` with
-    `antialias`.
-    """
-    step = side / count
-    reach = max(step, 1.0)
-    centres = (np.arange(count)[:, None] + 0.5) * step
-    weights = np.maximum(0.0, 1 - np.abs(np.arange(side) + 0.5 - centres) / reach)
-    found: Numbers = weights / weights.sum(axis=1, keepdims=True)
-    return found
 
 
 class EncoderFeedForward(Module):
@@ -347,8 +305,22 @@ class GatedEncoderLayer(Module):
         epsilon: float,
         rotate: Activation,
         mask: Tensor | None = None,
+        tiles: int = 1,
+        rest: int = 0,
+        rest_mask: Tensor | None = None,
+        kv_heads: int | None = None,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the attention."""
         y = self.attention_norm(x, epsilon)
-        x = x + self.attention(y, heads, rotate=rotate, mask=mask, epsilon=epsilon)
+        x = x + self.attention(
+            y,
+            heads,
+            rotate=rotate,
+            mask=mask,
+            tiles=tiles,
+            rest=rest,
+            rest_mask=rest_mask,
+            kv_heads=kv_heads,
+            epsilon=epsilon,
+        )
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon))

@@ -57,19 +57,22 @@ class EncoderChunk:
         """Restrict the encoder built in this context to chunk `number`, counted from 0."""
         self._context = context
         self._number = number
-        self._pauses = 0
+        self._chunk = 0
+        self._spent = 0  # rows of this chunk, times layers
         self.given: Tensor | None = None
         self.result: Tensor | None = None
         context.pauses = self._pause
 
     def _pause(self, x: Tensor) -> Tensor:
-        layers = max(1, CHUNK_ROWS // x.shape[0])
-        begins, ends = self._number * layers, (self._number + 1) * layers
-        at, self._pauses = self._pauses, self._pauses + 1  # the first is before the first layer
-        if at == begins > 0:
+        rows = x.shape[0]
+        if not self._spent or self._spent + rows <= CHUNK_ROWS:
+            self._spent += rows
+            return x
+        self._chunk, self._spent = self._chunk + 1, rows
+        if self._chunk == self._number:
             self.given = self._context.input("given", x.shape, GGMLType.F32)
             return self.given
-        if at == ends:
+        if self._chunk == self._number + 1:
             self.result = x
         return x
 

@@ -37,7 +37,9 @@ from tampu.vision.tiles import (
     arrange_by_shape,
     arrangements,
     cut_tiles,
+    on_square,
     paste,
+    tile_grid,
 )
 
 __all__ = [
@@ -63,12 +65,14 @@ __all__ = [
     "fit_squares",
     "fit_video",
     "fit_whole",
+    "on_square",
     "paste",
     "patches",
     "places",
     "resize",
     "resize_floats",
     "slice_grid",
+    "tile_grid",
     "to_long_side",
     "to_tiles",
 ]

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tampu.vision.pixels import Floats, RGBImage
+from tampu.vision.pixels import Filter, Floats, RGBImage, resize
+from tampu.vision.sizes import check_elongation
+
+_GRAY = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,41 @@ def paste(image: RGBImage, arrangement: Arrangement, side: int) -> RGBImage:
     canvas = np.zeros((arrangement.rows * side, arrangement.columns * side, 3), np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
     return canvas
+
+
+def tile_grid(
+    height: int, width: int, *, side: int, fewest: int, most: int
+) -> tuple[int, int] | None:
+    """Return the rows and columns of an image's tiles; None: it has none (DeepSeek-OCR).
+
+    The arguments are those of `arrange_by_shape`.
+    """
+    if max(height, width) <= side:
+        return None
+    return arrange_by_shape(height, width, side=side, fewest=fewest, most=most)
+
+
+def on_square(image: RGBImage, side: int, method: Filter, *, rounds: bool = False) -> RGBImage:
+    """Return the image as large as fits a gray square, in the middle (DeepSeek-OCR).
+
+    Args:
+        image: (any height, any width, 3).
+        side: of the square, in pixels.
+        method: the resampling filter.
+        rounds: whether the place of the upper left corner is rounded, as Pillow's `pad` does it.
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    height, width = image.shape[:2]
+    check_elongation(height, width, "image")
+    scale = side / max(height, width)
+    height, width = round(height * scale), round(width * scale)
+    square = np.full((side, side, 3), _GRAY, np.uint8)
+    free = (side - height, side - width)
+    top, left = (round(each / 2) if rounds else each // 2 for each in free)
+    square[top : top + height, left : left + width] = resize(image, height, width, method)
+    return square
 
 
 def cut_tiles(pixels: Floats, side: int) -> list[Floats]:

@@ -44,9 +44,9 @@ def published_mllama(laboratory: Laboratory) -> None:
 
 
 def load(
-    laboratory: Laboratory, name: str, context: int = 256, slots: int = 1, batch: int = 512
+    laboratory: Laboratory, name: str, context: int = 0, slots: int = 1, batch: int = 512
 ) -> Engine:
-    path = laboratory.file(name)
+    path, context = laboratory.file(name), context or RECIPES[name].pictures_context
     return Engine.load(path, context=context, slots=slots, batch=batch, threads=1, cache_type="f32")
 
 

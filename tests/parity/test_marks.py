@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.laboratory import Laboratory
 from support.seeing import Seer, picture
-from support.sights import MINICPMV, SIGHTS, lfm2_parts
+from support.sights import DEEPSEEK_OCR, MINICPMV, SIGHTS, deepseek_crops, lfm2_parts
 from tokenizers import Tokenizer
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -77,6 +77,19 @@ def _minicpmv(size: tuple[int, int]) -> str:
     return f"<image>{whole}</image>" + "\n".join(lines)
 
 
+def _deepseek_ocr(size: tuple[int, int]) -> str:
+    """As `DeepseekOcr2Processor.replace_image_token`, and the end of the line as in its prompts."""
+    (tiles,) = DEEPSEEK_OCR([sized(size)])["num_local_patches"]
+    return "<image>" * (16**2 + 12**2 * tiles + 1) + "\n"
+
+
+def _deepseek_ocr1(size: tuple[int, int]) -> str:
+    """As DeepSeek's own code: each line of the tiles and of the whole has an end."""
+    rows, columns = deepseek_crops(size)
+    lines = rows * 10 * (columns * 10 + 1) + 16 * (16 + 1)
+    return "<image>" * (lines + 1) + "\n"
+
+
 def _nemotron(size: tuple[int, int]) -> str:
     """As `NemotronH_Omni_Reasoning_V3Processor.replace_image_token`."""
     (grid,) = SIGHTS["nemotron_omni"].process([sized(size)])["image_grid_hw"]
@@ -116,6 +129,8 @@ WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
     "gemma3_vision": partial(
         _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
     ),
+    "deepseek_ocr": _deepseek_ocr1,
+    "deepseek_ocr2": _deepseek_ocr,
     "lfm2_vl": _lfm2_vl,
     "minicpmv": _minicpmv,
     "nemotron_omni": _nemotron,

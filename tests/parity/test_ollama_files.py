@@ -17,7 +17,8 @@ from tampu.ml import Backend
 pytestmark = pytest.mark.parity
 
 SEEING = [
-    "gemma3_vision", "mistral3_vision", "llama4_vision", "qwen25vl", "qwen3vl", "qwen35_seeing",
+    "deepseek_ocr", "gemma3_vision", "mistral3_vision", "llama4_vision", "qwen25vl", "qwen3vl",
+    "qwen35_seeing",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from tampu.ml.backend import Computed
 from tampu.nn import MediaItem
 from tampu.runner import encoder_cache
 from tampu.runner.context_shift import shift_range
-from tampu.runner.encoder_cache import EncoderCache
+from tampu.runner.encoder_cache import CHUNK_ROWS, EncoderCache, EncoderChunk
 
 
 def history_of(prompt: list[Any]) -> list[int]:
@@ -286,3 +287,36 @@ def test_small_images_too_are_evicted() -> None:
     for number in range(1000):
         store.keep(number, np.zeros((16, 128), np.float32))
     assert [number for number in range(1000) if number in store] == [*range(744, 1000)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [CHUNK_ROWS // 4] * 13,
+        [CHUNK_ROWS * 2] * 3,
+        [CHUNK_ROWS // 2] * 3 + [CHUNK_ROWS // 8] * 20,  # it merges its rows on the way
+        [CHUNK_ROWS + 1] * 2 + [CHUNK_ROWS // 3] * 7 + [1],
+    ],
+)
+def test_each_chunk_of_an_encoder_continues_where_the_one_before_ended(rows: list[int]) -> None:
+    """Also where later layers have fewer rows."""
+    begins, number, is_last = 0, 0, False
+    while not is_last:
+        pauses, chunk = chunk_of(rows, number)
+        begun = [at for at, seen in enumerate(pauses) if seen is chunk.given]
+        assert begun == ([begins] if number else [])
+        is_last = chunk.result is None
+        ended = [at for at, seen in enumerate(pauses) if seen is chunk.result]
+        ends = len(rows) if is_last else ended[0]
+        layers = rows[begins:ends]
+        assert layers
+        assert len(layers) == 1 or sum(layers) <= CHUNK_ROWS
+        begins, number = ends, number + 1
+    assert begins == len(rows)
+
+
+def chunk_of(rows: list[int], number: int) -> tuple[list[Any], EncoderChunk]:
+    """A chunk of an encoder whose layers have these rows, and what each pause returned."""
+    context = cast("Any", SimpleNamespace(input=lambda _, shape, __: SimpleNamespace(shape=shape)))
+    chunk = EncoderChunk(context, number)
+    return [context.pauses(SimpleNamespace(shape=(each, 8))) for each in rows], chunk

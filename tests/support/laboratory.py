@@ -24,7 +24,6 @@ from tampu.ml.gguf import read_gguf
 Logits = npt.NDArray[np.float32]
 
 LENGTH = 100  # beyond every sliding window and every original rotary range
-_CONTEXT = 256
 # One of each kind: of attention, with windows, of experts, with recurrent layers, with images.
 _TYPICAL = {"llama_rope_llama3", "gemma3_text", "qwen3moe", "lfm2", "qwen35", "qwen25vl", "mllama"}
 
@@ -97,7 +96,7 @@ class Laboratory:
         """Return the engine with the model `name` in a file of the type `type_`."""
         return Engine.load(
             self.file(name, type_),
-            context=_CONTEXT,
+            context=RECIPES[name].pictures_context,
             slots=slots,
             threads=1,  # two would wait for each other at every one of these tiny operations
             cache_type=cache,

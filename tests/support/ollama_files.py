@@ -82,6 +82,15 @@ def _one_patch_kernel(arrays: Arrays, keys: dict[str, Any]) -> None:
         keys.pop(key, None)
 
 
+def _fused_vision(arrays: Arrays, keys: dict[str, Any]) -> None:  # noqa: ARG001
+    """Put queries, keys and values of the vision encoder into one tensor; add CLIP's patches."""
+    for name in [name for name in arrays if re.match(r"v\.blk\.\d+\.attn_q\.", name)]:
+        parts = [arrays.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
+        arrays[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
+    width = len(arrays["v.class_embd"])
+    arrays["v.patch_embd.weight"] = np.zeros((width, 3, 14, 14), np.float32)
+
+
 def _hybrid(arrays: Arrays, keys: dict[str, Any]) -> None:
     """State the heads of each layer; put the MTP layer under the checkpoint's names."""
     layers = int(keys["block_count"]) - int(keys.pop("nextn_predict_layers", 0))
@@ -146,6 +155,40 @@ PUBLISHED: Mapping[str, Published] = {
             "mm.tokens_per_image": "mm_tokens_per_image",
         },
         keys={"rope.freq_base_swa": None},
+    ),
+    "deepseek_ocr": Published(
+        "deepseekocr",
+        names={
+            r"^v\.sam\.pos_embd\.weight$": "s.position_embd",
+            r"^v\.sam\.(blk\.\d+)\.attn\.pos_([hw])\.weight$": r"s.\1.attn.rel_pos_\2",
+            r"^v\.sam\.(blk\.\d+)\.attn\.out\.": r"s.\1.attn.proj.",
+            r"^v\.sam\.(blk\.\d+)\.pre_ln\.": r"s.\1.norm1.",
+            r"^v\.sam\.(blk\.\d+)\.post_ln\.": r"s.\1.norm2.",
+            r"^v\.sam\.": "s.",
+            r"^(v\.blk\.\d+)\.attn_qkv\.": r"\1.self_attn.qkv_proj.",
+            r"^(v\.blk\.\d+)\.attn_out\.": r"\1.self_attn.out_proj.",
+            r"^(v\.blk\.\d+)\.ln([12])\.": r"\1.layer_norm\2.",
+            r"^(v\.blk\.\d+)\.ffn_up\.": r"\1.mlp.fc1.",
+            r"^(v\.blk\.\d+)\.ffn_down\.": r"\1.mlp.fc2.",
+            r"^v\.pre_ln\.": "v.pre_layrnorm.",
+            r"^mm\.model\.fc\.": "mm.layers.",
+            r"^v\.(image_newline|view_seperator)$": r"mm.\1",
+        },
+        renamed={
+            "vision.attention.head_count": "vision.head_count",
+            "vision.sam.block_count": "sam.block_count",
+            "vision.sam.embedding_length": "sam.embedding_length",
+            "vision.sam.head_count": "sam.head_count",
+        },
+        # What it has are the sizes of published models, which tampu takes where they are missing.
+        keys={
+            "sam.global_attention_indexes": [1],
+            "expert_feed_forward_length": None,
+            "expert_shared_count": None,
+            "vision.projector_type": None,
+            "vision.window_size": None,
+        },
+        change=_fused_vision,
     ),
     "gptoss": Published(
         "gptoss",

@@ -16,6 +16,7 @@ SEEING = (
     "gemma3_vision", "llava", "mistral3_vision", "llama4_vision", "qwen3vl", "gemma4_seeing",
     "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35_seeing", "qwen25vl", "smolvlm",
     "glm_ocr", "internvl", "internvl_large", "paddleocr", "lfm2_vl", "nemotron_omni", "minicpmv",
+    "deepseek_ocr2",
 )  # fmt: skip
 """The tiny checkpoints whose encoders llama.cpp has, too."""
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+    DeepseekOcr2ImageProcessorPil,
+)
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
@@ -40,8 +43,12 @@ from tampu.vision import (
     fit_patches,
     fit_squares,
     resize_floats,
+    tile_grid,
 )
 
+DEEPSEEK_OCR = DeepseekOcr2ImageProcessorPil(
+    size={"height": 192, "width": 192}, tile_size=144, max_patches=4
+)
 MINICPMV = MiniCPMV4_6ImageProcessorPil(scale_resolution=84, max_slice_nums=4, patch_size=7)
 
 Floats = npt.NDArray[np.float32]
@@ -191,6 +198,35 @@ def _nemotron(images: Sequence[Image.Image]) -> Inputs:
 def _minicpmv(images: Sequence[Image.Image]) -> Inputs:
     found = MINICPMV(list(images), return_tensors="pt")
     return {name: found[name] for name in ("pixel_values", "target_sizes")}
+
+
+def _deepseek_ocr(images: Sequence[Image.Image]) -> Inputs:
+    return dict(DEEPSEEK_OCR(list(images), return_tensors="pt"))
+
+
+def deepseek_crops(size: tuple[int, int]) -> tuple[int, int]:
+    """Return the rows and columns of a picture's tiles for the first DeepSeek-OCR; (0, 0): none."""
+    return tile_grid(*size, side=120, fewest=2, most=9) or (0, 0)
+
+
+def _deepseek_ocr1(images: Sequence[Image.Image]) -> Inputs:
+    """As DeepSeek's own code: tiles as they are resized, and the whole padded by Pillow."""
+    tiles, wholes, crops = [], [], []
+    for image in images:
+        rows, columns = deepseek_crops((image.height, image.width))
+        if rows:
+            large = image.resize((120 * columns, 120 * rows))
+            corners = [(120 * x, 120 * y) for y in range(rows) for x in range(columns)]
+            tiles += [large.crop((x, y, x + 120, y + 120)) for x, y in corners]
+        wholes.append(ImageOps.pad(image, (192, 192), color=(127, 127, 127)))
+        crops.append((rows, columns))
+    inputs: Inputs = {"pixel_values": _halved(wholes), "crops": crops}
+    return inputs | ({"pixel_values_local": _halved(tiles)} if tiles else {})
+
+
+def _halved(images: Sequence[Image.Image]) -> torch.Tensor:
+    values = [np.asarray(image, np.float32).transpose(2, 0, 1) / 127.5 - 1 for image in images]
+    return torch.from_numpy(np.stack(values))
 
 
 def _of_slices(model: Any, inputs: Inputs) -> Any:
@@ -379,6 +415,8 @@ SIGHTS: dict[str, Sight] = {
     "lfm2_vl": Sight(_lfm2, _parts, image=7),
     "minicpmv": Sight(_minicpmv, _of_slices, image=7),
     "nemotron_omni": Sight(_nemotron, _of_grids, image=7),
+    "deepseek_ocr": Sight(_deepseek_ocr1, _parts, image=7),
+    "deepseek_ocr2": Sight(_deepseek_ocr, _parts, image=7),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

@@ -58,6 +58,7 @@ IMAGE_TOKENS = {
     "glm4": ["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"],
     "minicpmv": ["<image>", "<|image_pad|>", "</image>", "<slice>", "</slice>"],
     "nemotron": ["<img>", "<image>", "</img>"],
+    "deepseek_ocr": ["<|grounding|>", "<image>"],
     "internvl": ["<img>", "<IMG_CONTEXT>", "</img>"],
     "qwen2_audio": ["<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<asr_text>"],
     "qwen25_omni": ["<|vision_bos|>", "<|IMAGE|>", "<|vision_eos|>",

@@ -14,6 +14,9 @@ import torch
 import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+    DeepseekOcr2ImageProcessorPil,
+)
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
@@ -45,6 +48,7 @@ from tampu.vision import (
     fit_slices,
     fit_squares,
     fit_whole,
+    on_square,
     paste,
     patches,
     places,
@@ -224,6 +228,26 @@ def test_minicpmv_cuts_an_image_into_slices_by_the_same_rules(size: tuple[int, i
             down, across = fit_slices(*size, rows=grid[0], columns=grid[1], side=448, multiple=56)
             sizes += [(down // grid[0], across // grid[1])] * (grid[0] * grid[1])
         assert [(a * 14, b * 14) for a, b in found["target_sizes"].tolist()] == sizes
+
+
+@pytest.mark.parametrize("size", [*SIZES, (145, 144), (144, 144), (192, 7), (400, 400)])
+def test_deepseek_ocr_shows_tiles_and_the_whole_on_gray(size: tuple[int, int]) -> None:
+    rules = DeepseekOcr2ImageProcessorPil(size={"height": 192, "width": 192}, tile_size=144)
+    pixels = picture(*size)
+    found = rules([Image.fromarray(pixels)], return_tensors="np")
+    whole = HALF(on_square(pixels, 192, Filter.BICUBIC)).transpose(2, 0, 1)
+    np.testing.assert_allclose(found["pixel_values"][0], whole, atol=1e-6)
+    assert (found["num_local_patches"][0] > 0) == (max(size) > 144)
+    if max(size) > 144:
+        rows, columns = arrange_by_shape(*size, side=144, fewest=2, most=6)
+        large = HALF(resize(pixels, rows * 144, columns * 144, Filter.BICUBIC))
+        tiles = np.stack(cut_tiles(large, 144)).transpose(0, 3, 1, 2)
+        np.testing.assert_allclose(found["pixel_values_local"], tiles, atol=1e-6)
+
+
+def test_deepseek_ocr_takes_no_image_that_is_too_elongated() -> None:
+    with pytest.raises(RequestError, match="too elongated"):
+        on_square(picture(3, 700), 192, Filter.BICUBIC)
 
 
 def nemotron_rule() -> Any:

@@ -45,7 +45,7 @@ OPTIONAL = OF_SOME_LAYERS | QUERY_TARGETS
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `deepseek2`."""
-    return latent_keys(config) | _expert_keys(config)
+    return latent_keys(config) | expert_keys(config)
 
 
 def latent_keys(config: Config) -> Parameters:
@@ -77,7 +77,8 @@ def latent_keys(config: Config) -> Parameters:
     return _with_yarn(keys, read_rope(as_text, is_partial=True))
 
 
-def _expert_keys(config: Config) -> Parameters:
+def expert_keys(config: Config) -> Parameters:
+    """Return the keys of V2's and V3's experts, or of dense layers alone."""
     if "n_routed_experts" not in config:  # all layers are dense
         width = config.integer("intermediate_size")
         shape = {"expert_feed_forward_length": width, "expert_shared_count": 0}

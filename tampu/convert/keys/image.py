@@ -76,6 +76,7 @@ class ImageSteps:
         is_square: whether it becomes a square of `image_size`, or tiles of that size.
         is_cropped: whether the middle is cut out.
         others: further keys that have only these values.
+        processor: the same, of processor_config.json itself.
     """
 
     filter: Filter
@@ -83,6 +84,7 @@ class ImageSteps:
     is_square: bool = False
     is_cropped: bool = False
     others: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    processor: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
 
 def check_images(
@@ -101,7 +103,11 @@ def check_images(
     own = Keys(
         irrelevant=PROCESSOR.irrelevant,
         names=PROCESSOR.names,
-        neutral={**PROCESSOR.neutral, **{key: sizes[key] for key in _OF_BOTH if key in sizes}},
+        neutral={
+            **PROCESSOR.neutral,
+            **{key: sizes[key] for key in _OF_BOTH if key in sizes},
+            **steps.processor,
+        },
         used=PROCESSOR.used,
     )
     yield from _strange(PROCESSOR_FILE, whole, own)

@@ -92,7 +92,11 @@ def make_checkpoint(name: str, folder: Path) -> Path:
 def _key(name: str) -> str:
     """Return a hash of all that a checkpoint depends on."""
     versions = [f"{each} {version(each)}" for each in ("torch", "transformers", "tokenizers")]
-    return key_of(["tests/support/checkpoints/making.py"], [*versions, repr(_recipe(name))])
+    recipe = _recipe(name)
+    sources = ["tests/support/checkpoints/making.py"]
+    if recipe.model is not None:  # a class of the tests' own
+        sources.append(f"tests/{recipe.model.__module__.replace('.', '/')}.py")
+    return key_of(sources, [*versions, repr(recipe)])
 
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:

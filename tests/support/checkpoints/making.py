@@ -36,6 +36,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "lfm2_image": lambda folder: write_byte_level(folder, "llama3", "lfm2"),
     "minicpmv_image": lambda folder: write_byte_level(folder, "qwen35", "minicpmv"),
     "nemotron_image": lambda folder: write_byte_level(folder, "llama3", "nemotron"),
+    "deepseek_ocr_image": lambda folder: write_byte_level(folder, "llama3", "deepseek_ocr"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_audio": lambda folder: write_byte_level(folder, "qwen2", "qwen2_audio"),
     "qwen25_omni": lambda folder: write_byte_level(folder, "qwen2", "qwen25_omni"),
@@ -84,6 +85,11 @@ def _publish(recipe: Recipe, model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder / REFERENCE)
     tensors = load_file(folder / REFERENCE / "model.safetensors")
     renamed = {recipe.rename(name): values for name, values in tensors.items()}
+    parts = sorted(name for name in renamed if "@" in name)  # of fused tensors
+    for name in dict.fromkeys(part.partition("@")[0] for part in parts):
+        renamed[name] = torch.cat(
+            [renamed.pop(each) for each in parts if each.startswith(f"{name}@")]
+        )
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(recipe.published))
 

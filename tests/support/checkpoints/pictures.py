@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
+from support.checkpoints.deepseek_ocr import RENAMES, DeepseekOcrForCausalLM
 from support.checkpoints.recipe import LLAMA3, SEED, TEXT, Recipe
 from support.checkpoints.state_space import nemotron
 from support.checkpoints.text import (
@@ -100,6 +101,87 @@ _TOWER = {
     "out_hidden_size": 128,
     "num_position_embeddings": 36,
 }
+
+_DEEPSEEK_OCR_TEXT = {name: value for name, value in TEXT.items() if name != "head_dim"} | {
+    "max_position_embeddings": 2048,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+}
+# As published: 64 places in a row of the whole, 48 in one of a tile; 256 and 144 rows.
+_DEEPSEEK_OCR = {
+    "text_config": _DEEPSEEK_OCR_TEXT | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "vision_config": {
+        "sam_config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 192,
+            "patch_size": 3,
+            "mlp_ratio": 2.0,
+            "global_attn_indexes": [1],
+            "output_channels": 24,
+            "downsample_channels": [40, 64],
+        },
+        "encoder_config": {
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 2e-2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+            "vocab_size": 1,
+        },
+    },
+    "image_token_id": 7,
+}
+_PUBLISHED_DEEPSEEK_OCR: dict[str, Any] = {
+    "architectures": ["DeepseekOCRForCausalLM"],
+    "model_type": "deepseek_vl_v2",
+    "candidate_resolutions": [[192, 192]],
+    "global_view_pos": "head",
+    "tile_tag": "2D",
+    "language_config": _DEEPSEEK_OCR_TEXT
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": None,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 0,
+        "qk_rope_head_dim": 0,
+        "v_head_dim": 0,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "use_mla": False,
+        "lm_head": True,
+        "rm_head": False,
+    },
+    "projector_config": {
+        "input_dim": 128,
+        "model_type": "mlp_projector",
+        "n_embed": 128,
+        "projector_type": "linear",
+    },
+    "vision_config": {
+        "image_size": 192,
+        "mlp_ratio": 3.7362,
+        "model_name": "deeplip_b_l",
+        "model_type": "vision",
+        "width": {
+            "clip-l-14-224": {
+                "heads": 4, "image_size": 224, "layers": 2, "patch_size": 14, "width": 64,
+            },
+            "sam_vit_b": {
+                "downsample_channels": [40, 64], "global_attn_indexes": [1], "heads": 2,
+                "layers": 3, "width": 32,
+            },
+        },
+    },
+}  # fmt: skip
 
 VL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 
@@ -346,6 +428,24 @@ RECIPES: dict[str, Recipe] = {
         },
         "nemotron_image",
         processor={"min_num_patches": 30, "max_num_patches": 200},
+    ),
+    "deepseek_ocr": Recipe(
+        "DeepseekOcr2ForConditionalGeneration",
+        transformers.DeepseekOcr2Config,
+        _DEEPSEEK_OCR,
+        "deepseek_ocr_image",
+        published=_PUBLISHED_DEEPSEEK_OCR,
+        renames=RENAMES,
+        model=DeepseekOcrForCausalLM,
+        pictures_context=2048,
+    ),
+    "deepseek_ocr2": Recipe(
+        "DeepseekOcr2ForConditionalGeneration",
+        transformers.DeepseekOcr2Config,
+        _DEEPSEEK_OCR,
+        "deepseek_ocr_image",
+        processor={"size": {"height": 192, "width": 192}, "tile_size": 144, "max_patches": 4},
+        pictures_context=2048,
     ),
     "mistral3_vision": Recipe(
         "Mistral3ForConditionalGeneration",

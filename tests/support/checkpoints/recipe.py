@@ -59,6 +59,7 @@ class Recipe:
     where it lacks the architecture, or decides by the number of layers.
     `model` is the model's class, if it is not transformers' one of that name.
     `differs_in_llama_cpp` says that llama.cpp leaves out something of such models.
+    `pictures_context` is the context that two pictures and a text fit in.
     `dense` are the outputs of the dense layers that sentence-transformers puts after the pooling.
     """
 
@@ -77,6 +78,7 @@ class Recipe:
     refusal: str = ""
     model: type[transformers.PreTrainedModel] | None = None
     differs_in_llama_cpp: bool = False
+    pictures_context: int = 256
 
     @property
     def model_class(self) -> type[transformers.PreTrainedModel]:

@@ -74,6 +74,7 @@ def _drawn(
         "pos_embedding",
         "wpe",
         "embed_positions",
+        "sam_encoder.pos_embed",
     )
     if any(part in name for part in learnt):
         return 0.4 * noise
