@@ -34,9 +34,11 @@ export OPENBLAS_NUM_THREADS := 1
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
 
-# The promises of README, every architecture against transformers, and all that is quick.
+# The promises of README, every architecture against transformers, and all that is quick. There is one process
+# more than there are cores, since some tests wait for servers and programs.
 test: $(VENV)/installed-test $(KERNELS)
-	$(VENV)/bin/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -m "not slow" -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
+		--dist loadfile $(PYTEST_FLAGS)
 
 # The C kernels on ARM, in an emulator, and under the sanitizers.
 kernels-test: $(VENV)/installed-test $(KERNELS)
