@@ -18,6 +18,7 @@ from support.serving import start_server
 from support.sounds import babble, pause, wav
 
 from tampu.cli import app, transcribe
+from tampu.cli.repl.wrapping import without_controls
 from tampu.cli.transcribe import Format, write_transcript
 from tampu.convert import convert
 from tampu.ml.atomic_file import AtomicFile, atomic_file
@@ -107,7 +108,8 @@ def test_files_are_written_to_a_folder_and_segments_are_shown(run: Run) -> None:
     assert "00:00:09,7" in a
     assert silent == ""
     run("a.wav", "-o", "out")
-    assert Path("out/a.txt").read_text() == run("a.wav")[1]
+    # Random weights write control characters, which a terminal does not get.
+    assert without_controls(Path("out/a.txt").read_text()) == run("a.wav")[1]
 
 
 def test_a_file_that_fails_does_not_stop_the_others(run: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,16 @@ def test_a_request_with_a_sound_is_steered_at_all_of_its_tokens(engine: Engine) 
     expected = plain["layer_outputs"][1] + 0.5 * vector
     np.testing.assert_allclose(steered["layer_outputs"][1], expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(steered["hidden_states"][0], plain["hidden_states"][0])
+
+
+def test_a_trace_names_what_is_encoded(engine: Engine, tmp_path: Path) -> None:
+    with engine.trace(tmp_path / "trace.json"):
+        engine.chat(ask(sound(0.7, 5)), max_tokens=1)
+    events = json.loads((tmp_path / "trace.json").read_text())
+    encoded = [event["args"] for event in events if event.get("name") == "sound"]
+    assert encoded
+    assert all({*each} == {"sound", "rows"} for each in encoded)
+    assert "image" not in {event.get("name") for event in events}
 
 
 def test_what_an_encoder_returns_cannot_be_steered(engine: Engine) -> None:
