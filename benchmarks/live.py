@@ -35,10 +35,10 @@ from benchmarks.transcription import RATE, Model, make_sound
 from tampu.runner.events import Usage
 from tampu.server.core import make_core
 from tampu.server.feature_list import TABLES, hosted_tools, images
-from tampu.server.features.realtime.routes import RealtimeAPI
-from tampu.server.features.realtime.session import Session
-from tampu.server.features.realtime.settings import SessionSettings, Transcription
-from tampu.server.features.realtime.transcriber import Heard
+from tampu.server.features.speech.realtime.routes import RealtimeAPI
+from tampu.server.features.speech.realtime.session import Session
+from tampu.server.features.speech.realtime.settings import SessionSettings, Transcription
+from tampu.server.features.speech.realtime.transcriber import Heard
 from tampu.server.front.in_process import Answer
 from tampu.server.options import server_options
 from tampu.server.serve import process_starter

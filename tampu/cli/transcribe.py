@@ -202,7 +202,7 @@ def write_transcript(
 
 def _whole(done: dict[str, Any], segments: list[dict[str, Any]], format_: Format) -> str:
     """Return a transcript as a file of its format has it."""
-    from tampu.server.fields.subtitles import Cue, to_srt, to_vtt
+    from tampu.audio.subtitles import Cue, to_srt, to_vtt
 
     if format_ == "text":
         return f"{done['text']}\n"

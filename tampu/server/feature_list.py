@@ -17,14 +17,14 @@ from tampu.server.features.manage.routes import manage
 from tampu.server.features.mcp.servers import MCPServers
 from tampu.server.features.openapi.routes import openapi
 from tampu.server.features.page.routes import page
-from tampu.server.features.realtime.routes import realtime
 from tampu.server.features.responses.routes import responses
 from tampu.server.features.responses.tables import TABLES as RESPONSES
 from tampu.server.features.sessions.middleware import sessions
+from tampu.server.features.speech.realtime.routes import realtime
+from tampu.server.features.speech.transcriptions.routes import transcriptions
 from tampu.server.features.tokens.routes import tokens
 from tampu.server.features.tool_urls.routes import tool_urls
 from tampu.server.features.tracing.middleware import tracing
-from tampu.server.features.transcriptions.routes import transcriptions
 from tampu.server.features.usage.routes import TABLES as USAGE
 from tampu.server.features.usage.routes import usage
 from tampu.server.fields.media import ImageSource

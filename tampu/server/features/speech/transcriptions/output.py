@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from tampu.audio.subtitles import Cue, to_srt, to_vtt
 from tampu.engine.sounds import SoundPieces
 from tampu.errors import TampuError
 from tampu.runner.events import Done, TextDelta, TokenLogprob
-from tampu.server.features.transcriptions.requests import TranscriptionForm
-from tampu.server.fields.subtitles import Cue, to_srt, to_vtt
-from tampu.server.fields.transcript_text import TranscriptText
-from tampu.server.fields.transcription import SpeechForm
+from tampu.server.features.speech.transcript_text import TranscriptText
+from tampu.server.features.speech.transcription import SpeechForm
+from tampu.server.features.speech.transcriptions.requests import TranscriptionForm
 from tampu.server.front.errors import error_body, public_message, status_of
 from tampu.server.front.http_response import SSE
 from tampu.server.serving.events import Event, total_usage

@@ -10,8 +10,8 @@ import msgspec
 from tampu.audio import SAMPLE_RATE
 from tampu.errors import RequestError, TampuError
 from tampu.runner.events import Usage
-from tampu.server.features.realtime.input_buffer import Closed, Opened, Utterance
-from tampu.server.features.realtime.transcriber import Completed, Delta, Failed
+from tampu.server.features.speech.realtime.input_buffer import Closed, Opened, Utterance
+from tampu.server.features.speech.realtime.transcriber import Completed, Delta, Failed
 from tampu.server.front.errors import code_of, openai_error, param_of, public_message, status_of
 
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"

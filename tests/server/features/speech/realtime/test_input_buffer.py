@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.sounds import RATE, Floats, babble, pause
 
 from tampu.audio.voice_activity import VoiceActivity
-from tampu.server.features.realtime.input_buffer import (
+from tampu.server.features.speech.realtime.input_buffer import (
     LONGEST_S,
     PIECE,
     Closed,

@@ -12,16 +12,16 @@ from tampu.audio import Samples
 from tampu.audio.pcm import decode_pcm, rate_of
 from tampu.audio.resampling import Resampler
 from tampu.errors import RequestError, TampuError
-from tampu.server.features.realtime import events
-from tampu.server.features.realtime.input_buffer import (
+from tampu.server.features.speech.realtime import events
+from tampu.server.features.speech.realtime.input_buffer import (
     PIECE,
     SHORTEST_MS,
     Closed,
     InputBuffer,
     Opened,
 )
-from tampu.server.features.realtime.settings import SessionSettings, updated, updated_before
-from tampu.server.features.realtime.transcriber import (
+from tampu.server.features.speech.realtime.settings import SessionSettings, updated, updated_before
+from tampu.server.features.speech.realtime.transcriber import (
     Completed,
     Delta,
     Failed,

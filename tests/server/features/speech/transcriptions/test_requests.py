@@ -6,7 +6,7 @@ import pytest
 from support.sounds import sound, wav
 
 from tampu.errors import RequestError
-from tampu.server.features.transcriptions.requests import TranscriptionForm, read_form
+from tampu.server.features.speech.transcriptions.requests import TranscriptionForm, read_form
 
 
 def read(**fields: list[str]) -> TranscriptionForm:

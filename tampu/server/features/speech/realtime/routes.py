@@ -16,12 +16,12 @@ from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.server.core import Core
 from tampu.server.feature import Feature
-from tampu.server.features.realtime.session import Session
-from tampu.server.features.realtime.settings import SessionSettings, Transcription
-from tampu.server.features.realtime.transcriber import Heard
+from tampu.server.features.speech.realtime.session import Session
+from tampu.server.features.speech.realtime.settings import SessionSettings, Transcription
+from tampu.server.features.speech.realtime.transcriber import Heard
+from tampu.server.features.speech.transcript_text import TranscriptText
+from tampu.server.features.speech.transcription import speech_form, transcription_request
 from tampu.server.fields.options import ModelBody
-from tampu.server.fields.transcript_text import TranscriptText
-from tampu.server.fields.transcription import speech_form, transcription_request
 from tampu.server.front.caller import current_caller
 from tampu.server.front.errors import BusyError, RateLimitError
 from tampu.server.front.limiter import Limiter

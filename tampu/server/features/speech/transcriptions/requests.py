@@ -16,7 +16,7 @@ from tampu.audio import check_audio
 from tampu.audio.pieces import Cutting
 from tampu.audio.voice_activity import VoiceActivity
 from tampu.errors import RequestError, require
-from tampu.server.fields.transcription import SpeechTask
+from tampu.server.features.speech.transcription import SpeechTask
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 _TIMED = FORMATS[2:]

@@ -82,8 +82,7 @@ class SpeechForm:
     Attributes:
         task: what is wanted.
         text: the prompt, with a marker for the sound; None: the model is asked in a chat.
-        says_language: whether its answer begins with the language (`tampu.server.fields.
-            transcript_text` takes it off).
+        says_language: whether its answer begins with the language; `TranscriptText` leaves it out.
         before_begun: what is put before the start of a transcript that the answer continues.
         warnings: what of the task it does not take.
     """

@@ -14,8 +14,8 @@ from support.waiting import until
 from tampu.audio import SAMPLE_RATE, Samples
 from tampu.errors import RequestError
 from tampu.runner.events import Usage
-from tampu.server.features.realtime.input_buffer import Utterance
-from tampu.server.features.realtime.transcriber import (
+from tampu.server.features.speech.realtime.input_buffer import Utterance
+from tampu.server.features.speech.realtime.transcriber import (
     MAX_WAITING,
     Completed,
     Delta,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tampu.audio import SAMPLE_RATE, Samples
 from tampu.errors import TampuError
 from tampu.runner.events import Usage
-from tampu.server.features.realtime.agreement import LocalAgreement
-from tampu.server.features.realtime.input_buffer import Utterance
+from tampu.server.features.speech.realtime.agreement import LocalAgreement
+from tampu.server.features.speech.realtime.input_buffer import Utterance
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from tampu.engine.sounds import CutSound, SoundPiece, SoundPieces
 from tampu.errors import ContextLengthError
 from tampu.server.core import Core
 from tampu.server.feature import Feature
-from tampu.server.features.transcriptions.output import TranscriptWriter
-from tampu.server.features.transcriptions.requests import (
+from tampu.server.features.speech.transcription import speech_form, transcription_request
+from tampu.server.features.speech.transcriptions.output import TranscriptWriter
+from tampu.server.features.speech.transcriptions.requests import (
     ModelField,
     TranscriptionForm,
     read_form,
 )
-from tampu.server.fields.transcription import speech_form, transcription_request
 from tampu.server.front.body import chunks
 from tampu.server.front.errors import BodyTooLargeError
 from tampu.server.front.http_response import TaskResponse, warning_headers

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.server.features.realtime.agreement import LocalAgreement, whole_words
+from tampu.server.features.speech.realtime.agreement import LocalAgreement, whole_words
 
 TEXT = st.text(st.sampled_from("ab ,.日本é\u0301"), max_size=24)
 

@@ -9,7 +9,7 @@ import msgspec
 from tampu.audio.pcm import Encoding, rate_of
 from tampu.audio.voice_activity import VoiceActivity
 from tampu.errors import RequestError, require
-from tampu.server.fields.transcription import SpeechTask
+from tampu.server.features.speech.transcription import SpeechTask
 from tampu.settings.type_errors import convert
 
 _OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}

@@ -16,7 +16,11 @@ from tampu.engine.prompts import MEDIA_MARKER, ChatPrompt, TextPrompt
 from tampu.engine.sounds import spoken_tokens
 from tampu.errors import RequestError
 from tampu.runner.generate_options import token_limit
-from tampu.server.fields.transcription import SpeechTask, speech_form, transcription_request
+from tampu.server.features.speech.transcription import (
+    SpeechTask,
+    speech_form,
+    transcription_request,
+)
 from tampu.server.serving.model_defaults import ModelDefaults
 from tampu.store.model_info import read_model_info
 

@@ -8,8 +8,8 @@ import pytest
 
 from tampu.audio.voice_activity import VoiceActivity
 from tampu.errors import RequestError
-from tampu.server.features.realtime.settings import SessionSettings, updated, updated_before
-from tampu.server.fields.transcription import SpeechTask
+from tampu.server.features.speech.realtime.settings import SessionSettings, updated, updated_before
+from tampu.server.features.speech.transcription import SpeechTask
 
 
 def heard(**given: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.audio.pieces import Cutting
+from tampu.audio.subtitles import Cue, to_srt, to_vtt
 from tampu.engine.sounds import SoundPiece, SoundPieces
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.server.features.transcriptions.output import TranscriptWriter
-from tampu.server.features.transcriptions.requests import TranscriptionForm
-from tampu.server.fields.subtitles import Cue, to_srt, to_vtt
-from tampu.server.fields.transcript_text import TranscriptText
-from tampu.server.fields.transcription import SpeechForm, SpeechTask
+from tampu.server.features.speech.transcript_text import TranscriptText
+from tampu.server.features.speech.transcription import SpeechForm, SpeechTask
+from tampu.server.features.speech.transcriptions.output import TranscriptWriter
+from tampu.server.features.speech.transcriptions.requests import TranscriptionForm
 from tampu.server.serving.events import Event
 
 ASR = "language English<asr_text>Hello there."

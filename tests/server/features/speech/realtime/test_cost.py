@@ -14,8 +14,8 @@ from support.waiting import until
 from tampu import Engine
 from tampu.audio import Samples
 from tampu.convert import convert
-from tampu.server.features.realtime.input_buffer import LONGEST_S, PIECE, InputBuffer, Opened
-from tampu.server.features.realtime.transcriber import (
+from tampu.server.features.speech.realtime.input_buffer import LONGEST_S, PIECE, InputBuffer, Opened
+from tampu.server.features.speech.realtime.transcriber import (
     Completed,
     Delta,
     Failed,

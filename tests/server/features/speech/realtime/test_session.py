@@ -16,9 +16,9 @@ from support.waiting import until
 from tampu.audio import Samples
 from tampu.errors import ModelNotFoundError
 from tampu.runner.events import Usage
-from tampu.server.features.realtime.session import Session
-from tampu.server.features.realtime.settings import SessionSettings, Transcription
-from tampu.server.features.realtime.transcriber import Heard
+from tampu.server.features.speech.realtime.session import Session
+from tampu.server.features.speech.realtime.settings import SessionSettings, Transcription
+from tampu.server.features.speech.realtime.transcriber import Heard
 
 
 class Client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tampu.runner.events import TextDelta, TokenLogprob
-from tampu.server.fields.transcription import TRANSCRIPT_MARK
+from tampu.server.features.speech.transcription import TRANSCRIPT_MARK
 
 _LANGUAGE = "language "
 _NO_LANGUAGE = "none"

@@ -1,1 +1,0 @@
-"""Speech as text, in the form of OpenAI's API."""
