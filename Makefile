@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes of tests use both cores: NumPy's threads would wait for one another.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test lighthouse-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs lint format types bench lock clean
+.PHONY: FORCE run test test-all web kernels-test models-test engine-test store-test server-test page-test lighthouse-test ray-test agents agents-test llama-server-test wheel wheel-test wheel-cuda wheel-cuda-test vulkan vulkan-test cuda cuda-backend gpu-bundle gpu-bundle-test docs pictures lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -87,6 +87,12 @@ page-test: $(VENV)/installed-page $(KERNELS)
 lighthouse-test: $(VENV)/installed-page $(KERNELS)
 	sh tools/setup/chromium.sh $(VENV)
 	$(VENV)/bin/python -m tools.ci.browser_tests tests/page/lighthouse.py $(PYTEST_FLAGS)
+
+# The README's pictures, of a real terminal and a real page: their times and rates are those of this machine.
+pictures: $(VENV)/installed-page $(KERNELS)
+	sh tools/setup/chromium.sh $(VENV)
+	$(VENV)/bin/python -m tools.draw_run docs/run.svg ./docs/picture.png
+	$(VENV)/bin/python -m tools.draw_page docs
 
 # Replicas on three nodes of Ray on this machine. Ray's own warnings are not ours.
 ray-test: $(VENV)/installed-ray $(KERNELS)

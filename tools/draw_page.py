@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "picture.png"
 UNPACKED = ROOT / ".venv" / "chromium" / "chromium"
-WIDTH, HEIGHT = 1280, 930
+WIDTH, HEIGHT = 1280, 1060
 PATIENCE_MS = 60_000
 REQUESTS, MAX_TOKENS = 8, 1600
 SHOWN_MS = 4_000
