@@ -10,12 +10,12 @@ from tampu.kvcache.cells import NO_CELL as NO_CELL
 from tampu.kvcache.cells import Cells as Cells
 from tampu.kvcache.groups import AttentionGroup as AttentionGroup
 from tampu.kvcache.groups import KVCacheGroup as KVCacheGroup
-from tampu.kvcache.groups import RecurrentGroup as RecurrentGroup
 from tampu.kvcache.groups import WindowGroup as WindowGroup
 from tampu.kvcache.groups import attention_group as attention_group
 from tampu.kvcache.manager import KVCacheManager as KVCacheManager
 from tampu.kvcache.masks import CellRange as CellRange
 from tampu.kvcache.masks import Segment as Segment
+from tampu.kvcache.recurrent_group import RecurrentGroup as RecurrentGroup
 from tampu.kvcache.seen import SeenTokens as SeenTokens
 from tampu.kvcache.snapshot import CacheSnapshot as CacheSnapshot
 from tampu.kvcache.snapshot import take_snapshot as take_snapshot
@@ -25,4 +25,5 @@ from tampu.kvcache.spec import spec_of as spec_of
 from tampu.kvcache.storage import CacheSize as CacheSize
 from tampu.kvcache.storage import CacheView as CacheView
 from tampu.kvcache.storage import MicroBatch as MicroBatch
+from tampu.kvcache.storage import RaggedBatch as RaggedBatch
 from tampu.kvcache.table import CellTable as CellTable

@@ -34,7 +34,7 @@ from tampu.nn import (
     cache_parts,
 )
 
-_MAX_TENSORS = 4  # per layer
+_MAX_TENSORS = 12  # per layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ def layer_bytes(
 
     def stored(shape: CachePart) -> int:
         if isinstance(shape, StateShape):
-            return 4 * shape.size * states
+            return 4 * (shape.size * states + sum(shape.inputs) * (size.kept_inputs + 1))
         pairs = zip(kinds, shape.widths, strict=True)
         row = sum(
             width * kind.block_bytes // kind.block_size for kind, width in pairs if kind is not None

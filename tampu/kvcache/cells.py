@@ -27,6 +27,16 @@ from tampu.kvcache.free_cells import EMPTY, CellArray, FreeCells
 NO_CELL = -1
 """The cell of a token for which nothing is stored."""
 
+
+def inputs_or_cell(number: int) -> int:
+    """Return what stands for kept inputs where cells are listed; of that, which inputs they are.
+
+    Of drafts, recurrent layers may keep the inputs instead of the state after them. The n-th of
+    these is listed as a number below `NO_CELL`.
+    """
+    return NO_CELL - 1 - number
+
+
 _DEMOTED = -1  # the stamp of a cell that is the first to be evicted
 _OFTEN = 2  # a cell shared so often is where sequences diverge
 _TURNS = 16  # a popular cell outlives so many turns of freeing all cells

@@ -8,7 +8,7 @@ A sequence of 12 tokens whose next token is the one at position 12 (x: a cell th
     recurrent     | . . . x . . . x . . x x |   the last state, and checkpoints
 
 `KVCacheManager` treats all groups alike. A group changes the `SequenceCells` that it is given, and
-counts the owners of its `Cells`.
+counts the owners of its `Cells`. That of recurrent layers is in `recurrent_group`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.cells import NO_CELL, Cells
-from tampu.kvcache.checkpoints import KEPT_ENDS, CheckpointGrid
 from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.spec import KVCacheSpec
 from tampu.kvcache.table import ResumePoint, SequenceCells
@@ -41,6 +40,7 @@ class KVCacheGroup(ABC):
         cells: their owners, and which of them are evicted first.
         window: how many tokens back the layers attend; None: all.
         reserved: cells that one sequence leaves to others.
+        max_drafts: of a step, apart from the cells that are available.
     """
 
     kind: ClassVar[Literal["tokens", "states"]] = "tokens"
@@ -49,6 +49,7 @@ class KVCacheGroup(ABC):
         self.cells = cells
         self.window = window
         self.reserved = reserved
+        self.max_drafts = _NO_LIMIT
 
     @abstractmethod
     def first_needed(self, length: int) -> int:
@@ -161,7 +162,7 @@ class KVCacheGroup(ABC):
         is_reusable = is_reusable[own.owned_from :]
         cells = own.cells[own.owned_from : length]
         self.cells.free(cells[is_reusable])
-        self.cells.discard(cells[~is_reusable & (cells != NO_CELL)])
+        self.cells.discard(cells[~is_reusable & (cells > NO_CELL)])
 
     def can_shift(self, own: SequenceCells, length: int, start: int, end: int) -> bool:
         """Return whether `shift` is possible: nothing that moves is shared or missing."""
@@ -267,110 +268,6 @@ class WindowGroup(KVCacheGroup):
         for point in own.resume_points:
             is_same = self.cells.generations[point.cells] == point.generations
             self.cells.touch(point.cells[is_same])
-
-
-class RecurrentGroup(KVCacheGroup):
-    """Recurrent layers: a cell holds the state after a token, and so all tokens before it.
-
-    A sequence owns its last state and needs no earlier one; the states at checkpoints stay cached
-    for others. A state that is neither is transient: once the sequence has advanced, its cell is
-    empty. When a sequence ends, those checkpoints that `CheckpointGrid` would not have in a
-    sequence of its length are evicted before all others.
-
-    Attributes:
-        grid: where the checkpoints of a sequence are.
-    """
-
-    kind = "states"
-
-    def __init__(self, cells: Cells, grid: CheckpointGrid, reserved: int = 0) -> None:
-        super().__init__(cells, reserved=reserved)
-        self.grid = grid
-
-    @property
-    def available_tokens(self) -> int:
-        """More than any batch has: a sequence of any length needs few states."""
-        return _NO_LIMIT
-
-    @property
-    def max_tokens(self) -> int:
-        """Return 0: states do not limit how many tokens are cached."""
-        return 0
-
-    def first_needed(self, length: int) -> int:
-        """Return the position of the last state."""
-        return max(length - 1, 0)
-
-    def resumable(self, is_cached: Flags, start: int) -> Flags:  # noqa: ARG002
-        """Return after which tokens there is a state."""
-        return is_cached
-
-    def has_room(self, count: int, drafts: int) -> bool:  # noqa: ARG002
-        """Return whether the states that are needed have cells; checkpoints can do without."""
-        if drafts:
-            return self.cells.available - self.reserved > drafts
-        return self.cells.available >= 1
-
-    def fits(self, cached: CellArray, length: int, batch: int, others: int) -> bool:  # noqa: ARG002
-        """Return True: each slot has states of its own."""
-        return True
-
-    def advance(self, own: SequenceCells, length: int) -> None:
-        """Free all states but the last."""
-        super().advance(own, length)
-        own.transient = {each for each in own.transient if each >= length - 1}
-
-    def append(
-        self, own: SequenceCells, start: int, end: int, prompt_end: int, drafts: int = 0
-    ) -> None:
-        """Allocate cells for the states after checkpoints, before and after each draft.
-
-        If few cells are left, the first checkpoints get none.
-        """
-        points = self.grid.checkpoints(start, end, prompt_end)
-        needed = range(end - 1 - drafts, end)
-        written = sorted({*needed, *(each for each in points if each >= start)})
-        written = written[-max(self.cells.available - self.reserved, 1) :]
-        near = own.before(start)
-        own.cells[start:end] = NO_CELL
-        own.cells[written] = self.cells.allocate(len(written), near)
-        own.transient.update(set(needed) - set(points))
-
-    def rollback(self, own: SequenceCells, length: int, new_length: int) -> None:
-        """Discard the states after the first `new_length` tokens."""
-        super().rollback(own, length, new_length)
-        own.transient = {each for each in own.transient if each < new_length}
-
-    def free(self, own: SequenceCells, length: int, is_found: Flags) -> None:
-        """Free all states of a sequence; others may resume at checkpoints and at its end."""
-        passed = [each for each in own.transient if each < len(is_found) - 1]
-        is_found[passed] = False
-        super().free(own, length, is_found)
-
-    def can_shift(self, own: SequenceCells, length: int, start: int, end: int) -> bool:  # noqa: ARG002
-        """Return False: states include the tokens that would be removed."""
-        return False
-
-    def rank_checkpoints(self, cells: CellArray, length: int) -> None:
-        """Evict the checkpoints that the grid of a sequence does not have before all others.
-
-        Its last ones are kept in any case (the last prompts and answers end there), and so are
-        those from which several sequences continued.
-        """
-        after = np.flatnonzero(cells != NO_CELL)
-        states = cells[after]
-        is_on_grid = self.grid.has(after, length) | self.cells.is_popular(states)
-        others = states[~is_on_grid]
-        self.cells.demote(others[:-KEPT_ENDS])
-        self.cells.touch(others[-KEPT_ENDS:])
-        self.cells.touch(states[is_on_grid])
-
-    def _release(self, own: SequenceCells, start: int, end: int) -> None:
-        states = own.cells[start:end]
-        every = (each in own.transient for each in range(start, end))
-        is_transient = np.fromiter(every, np.bool_, end - start)
-        self.cells.discard(states[is_transient & (states != NO_CELL)])
-        self.cells.free(states[~is_transient & (states != NO_CELL)])
 
 
 def attention_group(spec: KVCacheSpec, cells: Cells) -> KVCacheGroup:

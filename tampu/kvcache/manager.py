@@ -20,6 +20,7 @@ from tampu.kvcache.free_cells import CellArray
 from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.prefix_cache import PrefixCache
 from tampu.kvcache.prefix_tree import Keys
+from tampu.kvcache.recurrent_group import RecurrentGroup
 from tampu.kvcache.table import CellTable, SequenceCells
 
 _NO_LIMIT = 2**31
@@ -53,6 +54,11 @@ class KVCacheManager:
     def capacity(self) -> int:
         """How many tokens have cells at most."""
         return max((group.max_tokens for group in self.groups), default=0)
+
+    @property
+    def max_drafts(self) -> int:
+        """How many drafts a step may have, apart from the cells that are available."""
+        return min((group.max_drafts for group in self.groups), default=_NO_LIMIT)
 
     def fits(
         self, table: CellTable, keys: Keys, length: int, batch: int, others: int
@@ -204,13 +210,16 @@ class KVCacheManager:
             group.cells.reset()
 
     def check(self, tables: Sequence[CellTable]) -> None:
-        """Verify the reference counts of all cells.
+        """Verify the reference counts of all cells, and which inputs of drafts are kept.
 
         Raises:
             AssertionError: if one is wrong.
         """
         for index, group in enumerate(self.groups):
-            group.cells.check([table.owned(index) for table in [*tables, *self.adopted]])
+            every = [*tables, *self.adopted]
+            group.cells.check([table.owned(index) for table in every])
+            if isinstance(group, RecurrentGroup):
+                group.check_inputs([(table.by_group[index], table.length) for table in every])
 
     # -- inside ----------------------------------------------------------------------------------
 

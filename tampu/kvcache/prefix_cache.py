@@ -139,5 +139,6 @@ class PrefixCache:
         generations = np.zeros_like(cells)
         for index, (group, own) in enumerate(zip(self._groups, table.by_group, strict=True)):
             cells[index, : max(0, own.owned_from - start)] = NO_CELL
+            cells[index, cells[index] < NO_CELL] = NO_CELL  # kept inputs are the sequence's alone
             generations[index] = group.cells.generations[cells[index]]
         return np.stack([cells, generations])

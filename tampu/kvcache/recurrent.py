@@ -7,44 +7,33 @@ the package's kernels read and write states where they are.
 
 Tokens of a sequence depend on one another, sequences do not: parts of equal length form a
 micro-batch, such as a decoding step of many sequences, and a part is split at a checkpoint.
+
+Drafts may be wrong, so there must be a state before each of them. If the kernels can, it is not
+written, as it is large: the inputs of drafts are kept, and the next step replays those that were
+right before its own tokens. Parts with drafts, or with tokens to replay, form a ragged batch
+(compare arXiv:2408.15237, which replays too).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 
 from tampu.errors import ShapeError
-from tampu.kvcache.cells import NO_CELL, Cells
-from tampu.kvcache.groups import KVCacheGroup, RecurrentGroup
+from tampu.kvcache.cells import Cells
+from tampu.kvcache.groups import KVCacheGroup
 from tampu.kvcache.masks import Segment
+from tampu.kvcache.recurrent_group import RecurrentGroup
 from tampu.kvcache.spec import StateSpec
-from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
+from tampu.kvcache.state_parts import plan_parts
+from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch, RaggedBatch
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.ml.recurrence import StateRows
+from tampu.ml.recurrence import PART_NUMBERS, StateRows
 from tampu.nn import Advance, History, LayerCache, States, StateShape, Tensors
-
-
-@dataclass(slots=True)
-class _Planned:
-    """A micro-batch with the rows that it reads and writes."""
-
-    tokens: int
-    reads: list[int]
-    writes: list[int]
-    continues: bool = False
-
-    def takes(self, tokens: int, read: int) -> bool:
-        """Return whether a part of another sequence can join."""
-        return not self.continues and tokens == self.tokens and read not in self.writes
-
-    @property
-    def micro_batch(self) -> MicroBatch:
-        return MicroBatch(len(self.writes), self.tokens, self.continues)
 
 
 class StateStorage:
@@ -55,6 +44,8 @@ class StateStorage:
         cells: rows of each layer except the last.
         layers: the states of each, F32, (rows, features).
         shapes: of these states.
+        inputs: what each layer was given for drafts, F32, (rows, features) each; the last row is
+            not used. Empty if drafts have states.
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
@@ -69,28 +60,45 @@ class StateStorage:
         self._grid = size.grid(features)
         self._slots = size.slots
         self.shapes = layers
+
+        def zeros(index: int, rows: int, widths: Iterable[int]) -> Tensors:
+            storage = context.layer(index)
+            return tuple(storage.zeros((rows, width), GGMLType.F32) for width in widths)
+
         self.layers = {
-            index: tuple(
-                context.layer(index).zeros((self.cells + 1, math.prod(each)), GGMLType.F32)
-                for each in shape.shapes
-            )
+            index: zeros(index, self.cells + 1, map(math.prod, shape.shapes))
             for index, shape in layers.items()
+        }
+        can_replay = all(shape.inputs for shape in layers.values()) and all(
+            kernels is not None and kernels.has_parts
+            for states in self.layers.values()
+            for kernels in map(context.kernels_for, states)
+        )
+        self._kept = size.kept_inputs if can_replay else 0
+        self.inputs = {
+            index: zeros(index, self._kept + 1, shape.inputs)
+            for index, shape in layers.items()
+            if can_replay
         }
 
     def group(self) -> KVCacheGroup:
         """Return the group of its cells; checkpoints leave two of them to each other slot."""
-        return RecurrentGroup(Cells(self.cells), self._grid, reserved=2 * self._slots)
+        return RecurrentGroup(
+            Cells(self.cells), self._grid, reserved=2 * self._slots, inputs=self._kept
+        )
 
     def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the micro-batches of a batch; the rows that each reads, and those it writes."""
-        planned = self._planned(segments, group)
-        rows: Arrays = []
-        for each in planned:
-            rows += [np.array(each.reads, np.int32), np.array(each.writes, np.int64)]
-        return tuple(each.micro_batch for each in planned), rows
+        planned = plan_parts(segments, group, self.cells, self._kept)
+        return tuple(each.view for each in planned), [
+            array for each in planned for array in each.arrays
+        ]
 
     def scratch(self, tokens: int, view: CacheView, cell: int) -> Arrays:  # noqa: ARG002
-        """Return data of inputs with which a batch writes all of its states to one cell."""
+        """Return data of inputs with which a batch writes all of its states to one cell.
+
+        It has no drafts.
+        """
         parts = view if isinstance(view, tuple) else ()
         rows: Arrays = []
         for part in parts:
@@ -112,46 +120,60 @@ class StateStorage:
         self, context: Context, tokens: int, view: CacheView
     ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph with these micro-batches."""
-        if (
-            not isinstance(view, tuple)
-            or sum(part.sequences * part.tokens for part in view) != tokens
-        ):
+        if not isinstance(view, tuple) or sum(map(_tokens_of, view)) != tokens:
             raise ShapeError(f"states of {tokens} tokens cannot be read by {view}")
         # A slice of one input for all would begin where Vulkan cannot look rows up.
-        rows = [
-            (
-                context.input("states_read", (part.sequences,), GGMLType.I32),
-                context.input("states_written", (part.sequences,), GGMLType.I64),
-            )
-            for part in view
-        ]
+        parts = [_BuiltPart.of(context, part) for part in view]
         layers = {
-            index: StateLayer(context, states, self.shapes[index], view, rows)
+            index: StateLayer(
+                context, states, self.shapes[index], parts, self.inputs.get(index, ())
+            )
             for index, states in self.layers.items()
         }
-        return layers, [tensor for each in rows for tensor in each]
+        return layers, [tensor for each in parts for tensor in each.tensors]
 
     def row_tensors(self) -> list[tuple[Tensor, bool]]:
         """Return the states of all layers, a row each."""
         return [(each, False) for states in self.layers.values() for each in states]
 
-    def _planned(self, segments: Sequence[Segment], group: int) -> list[_Planned]:
-        planned: list[_Planned] = []
-        for segment in segments:
-            after = segment.start + np.flatnonzero(segment.cells[group, segment.start :] > NO_CELL)
-            written = [int(cell) for cell in segment.cells[group, after]]
-            lengths = [int(each) for each in np.diff(after, prepend=segment.start - 1)]
-            read = int(segment.cells[group, segment.start - 1]) if segment.start else self.cells
-            if len(lengths) == 1 and planned and planned[-1].takes(lengths[0], read):
-                planned[-1].reads.append(read)
-                planned[-1].writes += written
-                continue
-            reads = [read, *written[:-1]]
-            planned += [
-                _Planned(length, [reads[part]], [cell], continues=part > 0)
-                for part, (length, cell) in enumerate(zip(lengths, written, strict=True))
-            ]
-        return planned
+
+@dataclass(frozen=True, slots=True)
+class _BuiltPart:
+    """A micro-batch or a ragged batch in a graph, with its inputs; see `plan_parts`.
+
+    Attributes:
+        read: the cells of the states before.
+        written: those of the states after, or the parts of a ragged batch.
+        replayed: None: no tokens are replayed.
+        kept: None: no inputs are kept.
+    """
+
+    batch: MicroBatch | RaggedBatch
+    read: Tensor
+    written: Tensor
+    replayed: Tensor | None = None
+    kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, context: Context, batch: MicroBatch | RaggedBatch) -> _BuiltPart:
+        """Add the inputs to a graph."""
+        count = batch.sequences
+        read = context.input("states_read", (count,), GGMLType.I32)
+        if isinstance(batch, MicroBatch):
+            return cls(batch, read, context.input("states_written", (count,), GGMLType.I64))
+        parts = context.input("state_parts", (count, PART_NUMBERS), GGMLType.I32)
+        replayed = kept = None
+        if batch.replayed:
+            replayed = context.input("replayed", (batch.replayed,), GGMLType.I32)
+        if batch.has_drafts:
+            kept = context.input("kept", (batch.tokens,), GGMLType.I64)
+        return cls(batch, read, parts, replayed, kept)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Its inputs, in the order of their data."""
+        every = (self.read, self.written, self.replayed, self.kept)
+        return [each for each in every if each is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +183,8 @@ class StateLayer:
     context: Context
     states: Tensors
     shape: StateShape
-    parts: Sequence[MicroBatch]
-    rows: Sequence[tuple[Tensor, Tensor]]
+    parts: Sequence[_BuiltPart]
+    kept: Tensors
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:  # noqa: ARG002
         """Raise ShapeError: there are no keys and values here."""
@@ -173,26 +195,67 @@ class StateLayer:
         outputs: Tensor | None = None
         states: States = ()
         row = 0
-        for part, (read, written) in zip(self.parts, self.rows, strict=True):
-            before = [each.after for each in states] if part.continues else [None] * len(states)
-            states = tuple(
-                StateRows(stored, shape, read, written, each)
-                for stored, shape, each in zip_longest(self.states, self.shape.shapes, before)
-            )
-            output = advance(tuple(_rows(each, row, part) for each in inputs), states)
-            flat = output.reshape(part.sequences * part.tokens, -1)
+        for part in self.parts:
+            if isinstance(part.batch, RaggedBatch):
+                flat, states = self._advance_ragged(part, part.batch, inputs, row, advance), ()
+            else:
+                flat, states = self._advance_equal(part, part.batch, inputs, row, advance, states)
             outputs = outputs.concat(flat, 0) if outputs else flat
-            row += part.sequences * part.tokens
+            row += flat.shape[0]
         if outputs is None:
             raise ShapeError("a batch without tokens has no states")
         return outputs
 
+    def _advance_equal(
+        self,
+        part: _BuiltPart,
+        batch: MicroBatch,
+        inputs: Tensors,
+        row: int,
+        advance: Advance,
+        last: States,
+    ) -> tuple[Tensor, States]:
+        """Compute a micro-batch; return its outputs, and its states for one that continues."""
+        before = [each.after for each in last] if batch.continues else [None] * len(last)
+        states = tuple(
+            StateRows(stored, shape, part.read, part.written, each)
+            for stored, shape, each in zip_longest(self.states, self.shape.shapes, before)
+        )
+        output = advance(tuple(_rows(each, row, batch) for each in inputs), states)
+        return output.reshape(batch.sequences * batch.tokens, -1), states
 
-def _rows(tensor: Tensor, start: int, part: MicroBatch) -> Tensor:
+    def _advance_ragged(
+        self, part: _BuiltPart, batch: RaggedBatch, inputs: Tensors, row: int, advance: Advance
+    ) -> Tensor:
+        """Compute a ragged batch after what it replays; keep the inputs of its drafts."""
+        every: list[Tensor] = []
+        for given, kept in zip(inputs, self.kept, strict=True):
+            own = given.strided(
+                (batch.tokens, given.shape[1]), given.strides[:1], row * given.strides[0]
+            )
+            joined = own if part.replayed is None else kept.rows(part.replayed).concat(own, 0)
+            if part.kept is not None:
+                self.context.forward(kept.set_rows(own, part.kept))
+            step = joined.strides[0]
+            every.append(joined.strided((1, *joined.shape), (joined.shape[0] * step, step)))
+        states = tuple(
+            StateRows(stored, shape, part.read, part.written)
+            for stored, shape in zip(self.states, self.shape.shapes, strict=True)
+        )
+        output = advance(tuple(every), states).reshape(batch.replayed + batch.tokens, -1)
+        step = output.strides[0]
+        return output.strided((batch.tokens, output.shape[1]), (step,), batch.replayed * step)
+
+
+def _rows(tensor: Tensor, start: int, batch: MicroBatch) -> Tensor:
     """View rows of (tokens, features) as (sequences, tokens, features)."""
-    shape = (part.sequences, part.tokens, tensor.shape[1])
+    shape = (batch.sequences, batch.tokens, tensor.shape[1])
     step = tensor.strides[0]
-    return tensor.strided(shape, (part.tokens * step, step), start * step)
+    return tensor.strided(shape, (batch.tokens * step, step), start * step)
+
+
+def _tokens_of(batch: MicroBatch | RaggedBatch) -> int:
+    return batch.tokens * (batch.sequences if isinstance(batch, MicroBatch) else 1)
 
 
 def _halves(length: int) -> list[int]:

@@ -21,6 +21,7 @@ PADDING = 256
 
 _WORKING_STATES = 4  # per slot: the one before a batch, those after it and before the next
 _MIN_CHECKPOINTS = 2  # per slot
+_MIN_DRAFTS, _MAX_DRAFTS = 16, 48  # of a step, if recurrent layers keep their inputs
 _UNIFIED_WINDOWS = 2  # of sequences, with as much again; the slots share them
 
 
@@ -38,7 +39,25 @@ class MicroBatch(NamedTuple):
     continues: bool = False
 
 
-CacheView: TypeAlias = CellRange | PositionRange | tuple[MicroBatch, ...]
+class RaggedBatch(NamedTuple):
+    """Parts of sequences of any lengths, some with drafts, which recurrent layers compute together.
+
+    Attributes:
+        sequences: the number of sequences.
+        tokens: of all of them.
+        replayed: tokens before these that are replayed; some may be of no sequence.
+        has_drafts: whether the inputs of some tokens are kept.
+    """
+
+    sequences: int
+    tokens: int
+    replayed: int
+    has_drafts: bool
+
+
+StateView: TypeAlias = tuple[MicroBatch | RaggedBatch, ...]
+
+CacheView: TypeAlias = CellRange | PositionRange | StateView
 """What a batch reads in one group; graphs are built for it."""
 
 
@@ -92,6 +111,11 @@ class CacheSize:
         affordable = self.state_bytes // max(4 * features, 1)
         useful = self.slots * (KEPT_ENDS + self.context // MIN_UNIT)
         return max(min(useful, affordable), self.slots * _MIN_CHECKPOINTS)
+
+    @property
+    def kept_inputs(self) -> int:
+        """Of how many drafts recurrent layers keep the inputs: of two steps."""
+        return 2 * min(max(4 * self.slots, _MIN_DRAFTS), _MAX_DRAFTS)
 
     def states(self, features: int) -> int:
         """Return how many states to keep, the checkpoints among them."""

@@ -30,7 +30,8 @@ class SequenceCells:
     """The cells of one sequence in one group, which alone changes it.
 
     Attributes:
-        cells: I32, (capacity,): each token's cell; NO_CELL where nothing is stored for it.
+        cells: I32, (capacity,): each token's cell; NO_CELL where nothing is stored for it; less
+            where its inputs are kept (`inputs_or_cell`).
         owned_from: the first position whose cell the sequence owns.
         resume_points: where others are likely to continue, the newest last (`WindowGroup`).
         transient: positions whose states are dropped once the sequence has advanced
@@ -44,12 +45,12 @@ class SequenceCells:
 
     def before(self, position: int) -> int:
         """Return the cell of the token before a position, or NO_CELL."""
-        return int(self.cells[position - 1]) if position else NO_CELL
+        return max(int(self.cells[position - 1]), NO_CELL) if position else NO_CELL
 
     def owned(self, start: int, end: int) -> CellArray:
         """Return the cells that the sequence owns in [start, end)."""
         cells = self.cells[max(start, self.owned_from) : end]
-        found: CellArray = cells[cells != NO_CELL]
+        found: CellArray = cells[cells > NO_CELL]
         return found
 
 

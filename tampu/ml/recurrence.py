@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tampu.ml.checks import SINGLE, require
 from tampu.ml.kernels.library import OWN_PARAMS, Kernels
 from tampu.ml.kernels.matmul import custom
@@ -16,8 +18,12 @@ from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
 LANES = 16  # of the package's kernels
+PART_NUMBERS = 6
+"""Numbers that describe a part; see `StateRows.written`."""
+
 _MAX_WIDTH = 8
 _MAX_DECAYS = 256  # features that may have a decay each in the package's kernels
+_MAX_OF_PARTS = 256  # features of a row of a state, with parts
 # ggml's convolution is slower than sums of whole rows, from so many tokens on, for short kernels.
 _MANY_TOKENS = 16
 _SHORT = 4
@@ -27,11 +33,19 @@ _SHORT = 4
 class StateRows:
     """Where the states of some sequences are: rows of a tensor.
 
+    With parts the operands have one list of tokens instead of as many for each sequence:
+    (1, tokens, ...). The first ones are replayed: the states lack them, though an earlier graph
+    had them. Only the package's kernels can do that.
+
     Attributes:
         stored: F32, (rows, features): all states.
         shape: of one state.
         read: I32, (sequences,): the rows of the states before the next tokens.
-        written: I64, (sequences,): the rows of the states after them, none of which is read.
+        written: I64, (sequences,): the rows of the states after them, none of which is read. Or
+            parts, I32, (sequences, PART_NUMBERS): the first token that is replayed, how many are,
+            the first new one, after how many of these the state is written (0: it is not), how many
+            there are, the row of the state after. All that are replayed lie before all new ones, in
+            the order of the sequences.
         before: the states before, if they were just computed; None: they are only in the rows.
         after: the states after, once `store` was called.
     """
@@ -43,8 +57,14 @@ class StateRows:
     before: Tensor | None = None
     after: Tensor | None = None
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether there are parts instead of rows that are written."""
+        return len(self.written.shape) == 2
+
     def load(self) -> Tensor:
         """Return the states before the next tokens, (sequences, *shape)."""
+        require(not self.has_parts, "parts without kernels", self.stored)
         if self.before is not None:
             return self.before
         return self.stored.rows(self.read).reshape(self.read.shape[0], *self.shape)
@@ -60,6 +80,18 @@ class StateRows:
         kernels = x._context().kernels_for(self.stored)
         has = kernels is not None and kernels.has_recurrence
         return kernels if has and self.stored.is_contiguous and self.before is None else None
+
+
+def fits_parts(channels: int, width: int, row: int = LANES) -> bool:
+    """Return whether the package's kernels can compute parts of any lengths.
+
+    Args:
+        channels: of the convolution.
+        width: inputs of a channel that it sees.
+        row: features of a row of the state.
+    """
+    fits = not (channels % LANES or row % LANES)
+    return fits and width <= _MAX_WIDTH and row <= _MAX_OF_PARTS
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -123,7 +155,8 @@ def gated_delta_rule(
     is_known = all(each._is(SINGLE) for each in operands)
     require(fits and is_known, "delta rule", *operands, state.stored)
     kernels = state.kernels_of(q)
-    if kernels is None or features % LANES or (has_each and features > _MAX_DECAYS):
+    most = _MAX_OF_PARTS if state.has_parts else _MAX_DECAYS if has_each else features
+    if kernels is None or features % LANES or features > most:
         return _gated_delta_rule(q, k, v, log_decay, beta, state)
     context = q._context()
     sources = [each.pointer for each in (*operands, state.stored, state.read, state.written)]
@@ -132,6 +165,7 @@ def gated_delta_rule(
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
     pointer.contents.op_params[OWN_PARAMS] = kernels.choice.deterministic
     pointer.contents.op_params[OWN_PARAMS + 1] = has_each
+    pointer.contents.op_params[OWN_PARAMS + 2] = state.has_parts
     outputs = context.wrap(pointer, v.shape, GGMLType.F32)
     context.forward(outputs)  # before anything reads the rows that it writes
     return outputs
@@ -203,14 +237,36 @@ def slide(
     operation = kernels.operation("convolution")
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
     pointer.contents.op_params[OWN_PARAMS] = has_silu
+    pointer.contents.op_params[OWN_PARAMS + 1] = past.has_parts
     y = context.wrap(pointer, x.shape, GGMLType.F32)
     context.forward(y)  # before anything reads the rows that it writes
     return y
 
 
+def token_before(x: Tensor, past: StateRows) -> Tensor:
+    """Return the token before each: a convolution of two inputs, of which the first counts.
+
+    Args:
+        x: F32, (sequences, tokens, features).
+        past: of shape (features, 1): the token before the first. The last one is stored.
+
+    Returns:
+        (sequences, tokens, features).
+
+    Raises:
+        ShapeError: for operands that do not fit.
+    """
+    kernel = np.tile(np.array([1, 0], np.float32), (x.shape[-1], 1))
+    return slide(x, past, x._context().constant(kernel))
+
+
 def fits_states(state: StateRows, sequences: int, shape: Shape) -> bool:
-    """Return whether states of this shape are those of so many sequences."""
-    rows = state.read.shape == state.written.shape == (sequences,)
+    """Return whether states of this shape are those of so many sequences, or of parts."""
+    if state.has_parts:
+        rows = sequences == 1 and state.written.shape == (*state.read.shape, PART_NUMBERS)
+        rows = rows and state.written.type is GGMLType.I32
+    else:
+        rows = state.read.shape == state.written.shape == (sequences,)
     return rows and tuple(state.shape) == shape and state.stored._is(SINGLE)
 
 

@@ -58,6 +58,7 @@ def selective_scan(
     require(fits and is_known, "scan", *operands, state.stored)
     kernels = state.kernels_of(x)
     if kernels is None or decay.shape[1] > 1 or features % LANES or size % LANES:
+        require(not state.has_parts, "parts without kernels", state.stored)
         return _selective_scan(x, b, c, step, decay, state) + x * skip
     context = x._context()
     sources = [each.pointer for each in (*operands, state.stored, state.read, state.written)]
@@ -65,6 +66,7 @@ def selective_scan(
     lengths = (features, heads, tokens, sequences)
     pointer = custom(context, gg.GGML_TYPE_F32, lengths, sources, operation)
     pointer.contents.op_params[OWN_PARAMS] = kernels.choice.deterministic
+    pointer.contents.op_params[OWN_PARAMS + 1] = state.has_parts
     outputs = context.wrap(pointer, x.shape, GGMLType.F32)
     context.forward(outputs)  # before anything reads the rows that it writes
     return outputs

@@ -16,6 +16,7 @@ from tampu import nn
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.ml.recurrence import fits_parts
 from tampu.models.lfm2_vision import Lfm2Vision
 
 
@@ -108,7 +109,8 @@ class Lfm2(nn.Decoder):
 
     def cache_shapes(self) -> list[nn.CacheShape]:
         o = self.options
-        state = nn.StateShape(((o.embedding, o.width - 1),))
+        inputs = (o.embedding,) if fits_parts(o.embedding, o.width) else ()
+        state = nn.StateShape(((o.embedding, o.width - 1),), inputs)
         rows = nn.LayerShape(o.shape.keys, o.shape.features)
         return [rows if heads else state for heads in o.layer_kv_heads]
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from tampu.errors import ModelFileError
 from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.ml.recurrence import fits_parts
 from tampu.ml.rotary import Rope
 from tampu.nn.attention import Heads, Rotation
 from tampu.nn.cache import LayerCache
@@ -177,7 +178,9 @@ class Decoder(Model):
         """
         if self.mtp is None:
             return [*own]
-        state = StateShape(((self.options.embedding,),))
+        features = self.options.embedding
+        inputs = (features,) if fits_parts(features, 2) else ()
+        state = StateShape(((features, 1),), inputs)
         return [*own, (*cache_parts(mtp or own[-1]), state)]
 
     @abstractmethod

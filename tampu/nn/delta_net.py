@@ -15,7 +15,14 @@ from tampu.ml import Tensor
 from tampu.ml.checks import require
 from tampu.ml.gates import silu_gate
 from tampu.ml.metadata import Metadata
-from tampu.ml.recurrence import gated_delta_rule, repeat_heads, slide, softplus, unit_vectors
+from tampu.ml.recurrence import (
+    fits_parts,
+    gated_delta_rule,
+    repeat_heads,
+    slide,
+    softplus,
+    unit_vectors,
+)
 from tampu.nn.cache import LayerCache, States, Tensors
 from tampu.nn.linear import Linear
 from tampu.nn.model import StateShape
@@ -58,7 +65,9 @@ class DeltaHeads:
     def state(self) -> StateShape:
         """What is kept of a sequence: the convolution's last inputs, and a matrix per head."""
         matrices = (self.values, self.features, self.features)
-        return StateShape(((self.channels, self.width - 1), matrices))
+        can = fits_parts(self.channels, self.width, self.features)
+        inputs = (self.channels, self.values, self.values) if can else ()
+        return StateShape(((self.channels, self.width - 1), matrices), inputs)
 
 
 def read_delta_heads(metadata: Metadata) -> DeltaHeads:

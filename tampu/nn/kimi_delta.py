@@ -12,7 +12,7 @@ from functools import partial
 
 from tampu.ml import Tensor
 from tampu.ml.checks import require
-from tampu.ml.recurrence import gated_delta_rule, slide, softplus, unit_vectors
+from tampu.ml.recurrence import fits_parts, gated_delta_rule, slide, softplus, unit_vectors
 from tampu.nn.cache import LayerCache, States, Tensors
 from tampu.nn.delta_net import LENGTH_EPSILON
 from tampu.nn.linear import Linear
@@ -40,8 +40,11 @@ class KimiDeltaHeads:
     @property
     def state(self) -> StateShape:
         """What is kept of a sequence: the convolutions' last inputs, and a matrix per head."""
-        past = (self.count * self.features, self.width - 1)
-        return StateShape((past, past, past, (self.count, self.features, self.features)))
+        every = self.count * self.features
+        past, matrices = (every, self.width - 1), (self.count, self.features, self.features)
+        can = fits_parts(every, self.width, self.features)
+        inputs = (every, every, every, every, self.count) if can else ()
+        return StateShape((past, past, past, matrices), inputs)
 
 
 class KimiDeltaAttention(Module):

@@ -13,7 +13,7 @@ from tampu.errors import ModelFileError
 from tampu.ml import Tensor
 from tampu.ml.checks import require
 from tampu.ml.metadata import Metadata
-from tampu.ml.recurrence import slide
+from tampu.ml.recurrence import fits_parts, slide
 from tampu.ml.selective_scan import selective_scan
 from tampu.nn.cache import LayerCache, States, Tensors
 from tampu.nn.linear import Linear
@@ -51,7 +51,10 @@ class Mamba2Shape:
     def state(self) -> StateShape:
         """What is kept of a sequence: the convolution's last inputs, and a matrix per head."""
         matrices = (self.heads, self.inner // self.heads, self.size)
-        return StateShape(((self.channels, self.width - 1), matrices))
+        can = fits_parts(self.channels, self.width, self.size)
+        can = can and fits_parts(self.inner // self.heads, self.width)
+        inputs = (self.channels, self.heads) if can else ()
+        return StateShape(((self.channels, self.width - 1), matrices), inputs)
 
 
 def read_mamba2_shape(metadata: Metadata) -> Mamba2Shape:

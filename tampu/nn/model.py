@@ -141,9 +141,12 @@ class StateShape:
 
     Attributes:
         shapes: of each of its states, for one sequence: vectors, matrices, ...
+        inputs: features of each of the inputs that it hands to its cache. Those of a draft are kept
+            instead of the state after it, if the kernels can replay them; (): they never can.
     """
 
     shapes: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor
+from tampu.ml.recurrence import token_before
 from tampu.nn.attention import Rotation
 from tampu.nn.cache import LayerCache, States, Tensors
 from tampu.nn.linear import Embedding, Linear
@@ -100,7 +101,7 @@ def shift_states(hidden: Tensor, cache: LayerCache) -> Tensor:
 
     Args:
         hidden: of each token, (tokens, features).
-        cache: has a state of so many features.
+        cache: has a state (features, 1).
     """
     return cache.advance((hidden,), _shifted)
 
@@ -122,6 +123,8 @@ def store_states(hidden: Tensor, cache: LayerCache) -> None:
 
 def _shifted(inputs: Tensors, states: States) -> Tensor:
     (x,), (kept,) = inputs, states
+    if kept.has_parts:
+        return token_before(x, kept)
     sequences, tokens, features = x.shape
     before = kept.load().reshape(sequences, 1, features)
     last = x.strided((sequences, features), x.strides[:1], (tokens - 1) * x.strides[1])
@@ -133,10 +136,14 @@ def _shifted(inputs: Tensors, states: States) -> Tensor:
 
 def _loaded(inputs: Tensors, states: States) -> Tensor:
     (x,), (kept,) = inputs, states
+    if kept.has_parts:  # what this writes, `store_states` writes again
+        return token_before(x, kept)
     return kept.load().reshape(*x.shape)
 
 
 def _stored(inputs: Tensors, states: States) -> Tensor:
     (x,), (kept,) = inputs, states
+    if kept.has_parts:
+        return token_before(x, kept)
     kept.store(x.contiguous())
     return x

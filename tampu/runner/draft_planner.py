@@ -15,8 +15,6 @@ from tampu.runner.batch import Plan
 from tampu.runner.drafts import Drafts, DraftSource
 from tampu.runner.sequence import Sequence
 
-_FEW = 4  # drafts of a step with recurrent layers, if their states have cells
-
 
 class DraftPlanner:
     """Gets the drafts of steps in which all sequences decode.
@@ -26,19 +24,17 @@ class DraftPlanner:
     """
 
     def __init__(
-        self, kv_manager: KVCacheManager, slots: int, max_outputs: int, source: DraftSource | None
+        self, kv_manager: KVCacheManager, max_outputs: int, source: DraftSource | None
     ) -> None:
         """Start without drafts.
 
         Args:
             kv_manager: allocates cells.
-            slots: the maximum number of running sequences.
             max_outputs: the maximum number of outputs of a step.
             source: guesses the next tokens of answers.
         """
         self.source = source
         self._kv_manager = kv_manager
-        self._slots = slots
         self._max_outputs = max_outputs
         self._chosen: Drafts = {}  # for the next plan
 
@@ -98,15 +94,15 @@ class DraftPlanner:
     def _rooms(self, starts: Mapping[Sequence, int]) -> tuple[dict[Sequence, int], int]:
         """Return how many drafts each sequence may have, and all together.
 
-        They leave cells for the next tokens of all, and with recurrent layers a part does not cross
-        a checkpoint of its answer.
+        They leave cells for the next tokens of all, and with recurrent layers none is at a
+        checkpoint of its answer, so that a part ends there, with the state of a known token.
         """
         rooms = {each: _room(each, start) for each, start in starts.items()}
         limit = min(self._max_outputs - len(rooms), self._kv_manager.available - 2 * len(rooms))
+        limit = min(limit, self._kv_manager.max_drafts)
         if self._kv_manager.has_states:
-            limit = min(limit, max(2 * self._slots, _FEW))
             for each, start in starts.items():
-                rooms[each] = min(rooms[each], ANSWER_UNIT - 1 - start % ANSWER_UNIT)
+                rooms[each] = min(rooms[each], max(ANSWER_UNIT - 2 - start % ANSWER_UNIT, 0))
         return rooms, limit
 
 

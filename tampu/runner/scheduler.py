@@ -99,7 +99,7 @@ class Scheduler:
         self._started = 0
         self._steering = SteeringPlanner()
         self.pace = OfflinePace()
-        self.drafts = DraftPlanner(kv_manager, slots, max_outputs, drafts)
+        self.drafts = DraftPlanner(kv_manager, max_outputs, drafts)
         self.recent: dict[int, npt.NDArray[np.int32]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []

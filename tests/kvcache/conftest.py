@@ -1,1 +1,1 @@
-from support.graphs import backend, compute, context, given  # noqa: F401
+from support.graphs import backend, compute, context, given, plain_backend  # noqa: F401

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 from support.checkpoints import DECODERS, HYBRIDS, RECIPES
 from support.drafting import OPTIONS, Cheap, Free, answers
 from support.laboratory import Laboratory, in_depth, tokens
 
+from tampu.engine.engine import Engine
 from tampu.runner.batch import Plan
 from tampu.runner.drafts import Drafts
 from tampu.runner.sequence import Sequence
@@ -82,6 +84,63 @@ def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
     drafted = sum(each.usage.drafted_tokens for each in found)
     accepted = sum(each.usage.accepted_tokens for each in found)
     assert 0 < accepted < drafted
+
+
+# Of each kind of recurrent layer one; Mamba 1 has states after drafts, the others replay inputs.
+RECURRENT = ("qwen35", "lfm2", "nemotron_h", "kimi_linear", "jamba")
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "qwen35" else pytest.param(name, marks=pytest.mark.slow)
+        for name in RECURRENT
+    ],
+)
+def test_log_probabilities_after_drafts_of_recurrent_layers(
+    laboratory: Laboratory, name: str, *, deterministic: bool
+) -> None:
+    """Those of a deterministic engine are the same to the last bit."""
+    prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
+    with Engine.load(
+        laboratory.file(name, "F32"),
+        context=256,
+        slots=3,
+        threads=1,
+        cache_type="f32",
+        deterministic=deterministic,
+    ) as engine:
+        scheduler = engine.model.scheduler
+        scheduler.drafts.source = None
+        options: dict[str, Any] = {"temperature": 0.0, "logprobs": True}
+        answers(engine, prompts, **options)
+        wanted = answers(engine, prompts, **options)
+        texts = [[*prompt, *each.tokens] for prompt, each in zip(prompts, wanted, strict=True)]
+        scheduler.drafts.source = KnownAnswers(texts)
+        engine.detect_nan()
+        found = answers(engine, prompts, **options)
+        engine.runner.call(scheduler.check)
+        assert scheduler.kv_manager.max_drafts == (6 if name == "jamba" else 16)
+    assert sum(each.usage.accepted_tokens for each in found) > 20
+    for ours, theirs in zip(found, wanted, strict=True):
+        pairs = zip(ours.logprobs, theirs.logprobs, strict=True)
+        largest = max(abs(one.logprob - other.logprob) for one, other in pairs)
+        assert largest <= (0.0 if deterministic else 1e-4)
+
+
+@pytest.mark.parametrize("name", HYBRIDS[:2])
+def test_without_kernels_drafts_have_states(laboratory: Laboratory, name: str) -> None:
+    prompt = tokens(60, 3)
+    with laboratory.engine(name, kernels="off") as engine:
+        scheduler = engine.model.scheduler
+        assert scheduler.kv_manager.max_drafts == 4
+        scheduler.drafts.source = None
+        [wanted] = answers(engine, [prompt], temperature=0.0)
+        scheduler.drafts.source = KnownAnswers([[*prompt, *wanted.tokens]])
+        [found] = answers(engine, [prompt], temperature=0.0)
+    assert found.tokens == wanted.tokens
+    assert 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
 
 
 @pytest.mark.parametrize("name", in_depth(DECODERS))

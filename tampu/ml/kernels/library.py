@@ -40,6 +40,7 @@ _OPERATIONS = (
     "attention_in_order",
 )
 _RECURRENT = ("delta_rule", "convolution", "selective_scan")
+_OF_PARTS = tuple(f"{name}_of_parts" for name in _RECURRENT)
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 _int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
@@ -159,7 +160,7 @@ class Kernels:
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
-        for name in (*_OPERATIONS, *_RECURRENT):
+        for name in (*_OPERATIONS, *_RECURRENT, *_OF_PARTS):
             if address := library.tampu_level_operation(number, name.encode()):
                 self._operations[name] = gg.ggml_custom_op_t(address)
 
@@ -171,6 +172,11 @@ class Kernels:
     def has_recurrence(self) -> bool:
         """Whether recurrent layers can use it: those compiled earlier have no operations for it."""
         return self.choice.recurrence and all(name in self._operations for name in _RECURRENT)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether recurrent layers can compute parts of any lengths together, and replay tokens."""
+        return self.has_recurrence and all(name in self._operations for name in _OF_PARTS)
 
     @property
     def can_be_deterministic(self) -> bool:

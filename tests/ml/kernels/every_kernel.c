@@ -239,6 +239,8 @@ static struct tensor *small(struct tensor *t, int64_t a, int64_t b, int64_t c, i
     return t;
 }
 
+enum { PARTS = 3, PART_TOKENS = 10 };
+
 /* States behind the outputs, compared with them. Each sequence reads one row and writes one of those after. */
 struct kept {
     struct tensor states, read, written;
@@ -299,6 +301,72 @@ static void convolve(int level, int channels, int tokens, int width, int threads
     compare(level, NULL, "convolution", NULL, &out, count, threads);
 }
 
+/* Three sequences, of which two have tokens to replay and two have drafts; a place for replayed ones is not used. */
+static struct tensor *parts_of(struct tensor *parts)
+{
+    static const int32_t NUMBERS[PARTS][6] = {{0, 0, 4, 1, 1, 4}, {0, 2, 5, 1, 3, 5}, {2, 1, 8, 0, 2, 6}};
+    int32_t *given = guarded(sizeof NUMBERS);
+    memcpy(given, NUMBERS, sizeof NUMBERS);
+    return matrix(parts, given, 6, PARTS);
+}
+
+static void step_parts(int level, int features, int heads, int decays_each, int threads)
+{
+    const int outputs = heads * features * PART_TOKENS;
+    struct tensor q, k, v, decay, beta, out, parts;
+    struct kept kept;
+    const int count = keep_states(&kept, &out, 6, outputs, heads * features * features, PARTS);
+    out.src[0] = small(&q, features, 1, PART_TOKENS, 1);
+    out.src[1] = small(&k, features, 1, PART_TOKENS, 1);
+    for (int i = 0; i < PART_TOKENS * features; i++)
+        ((float *)k.data)[i] /= 16;
+    out.src[2] = small(&v, features, heads, PART_TOKENS, 1);
+    const int decays = PART_TOKENS * heads * (decays_each ? features : 1);
+    out.src[3] = decays_each ? small(&decay, features, heads, PART_TOKENS, 1) : small(&decay, heads, PART_TOKENS, 1, 1);
+    out.src[4] = small(&beta, heads, PART_TOKENS, 1, 1);
+    out.op_params[OWN_PARAMS + 1] = decays_each, out.op_params[OWN_PARAMS + 2] = 1;
+    for (int i = 0; i < PART_TOKENS * heads; i++)
+        ((float *)beta.data)[i] = 0.5f;
+    for (int i = 0; i < decays; i++)
+        ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
+    out.src[5] = &kept.states;
+    out.src[7] = parts_of(&parts);
+    compare(level, NULL, "delta_rule_of_parts", NULL, &out, count, threads);
+}
+
+static void convolve_parts(int level, int channels, int width, int threads)
+{
+    struct tensor x, kernel, bias, out, parts;
+    struct kept kept;
+    const int count = keep_states(&kept, &out, 3, channels * PART_TOKENS, channels * (width - 1), PARTS);
+    out.src[0] = small(&x, channels, PART_TOKENS, 1, 1);
+    out.src[1] = &kept.states;
+    out.src[2] = small(&kernel, width, channels, 1, 1);
+    out.src[4] = parts_of(&parts);
+    if (width % 2)
+        out.src[5] = small(&bias, channels, 1, 1, 1);
+    out.op_params[OWN_PARAMS + 1] = 1;
+    compare(level, NULL, "convolution_of_parts", NULL, &out, count, threads);
+}
+
+static void scan_parts(int level, int features, int size, int threads)
+{
+    struct tensor x, b, c, step, decay, skip, out, parts;
+    struct kept kept;
+    const int count = keep_states(&kept, &out, 7, 2 * features * PART_TOKENS, 2 * features * size, PARTS);
+    out.src[0] = small(&x, features, 2, PART_TOKENS, 1);
+    out.src[1] = small(&b, size, 1, PART_TOKENS, 1);
+    out.src[2] = small(&c, size, 1, PART_TOKENS, 1);
+    out.src[3] = small(&step, 2, PART_TOKENS, 1, 1);
+    out.src[4] = small(&decay, 1, 2, 1, 1);
+    out.src[5] = small(&skip, 1, 2, 1, 1);
+    for (int i = 0; i < 2; i++)
+        ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
+    out.src[6] = &kept.states;
+    out.src[8] = parts_of(&parts), out.op_params[OWN_PARAMS + 1] = 1;
+    compare(level, NULL, "selective_scan_of_parts", NULL, &out, count, threads);
+}
+
 static void add_experts(int level, int features, int used, int tokens, int threads)
 {
     struct tensor rows, weights, out;
@@ -334,6 +402,12 @@ static void run_level(int level, int is_brief)
                             1 + features % 3);
     for (int channels = 16; channels <= 544; channels += is_brief ? 256 : 48)
         convolve(level, channels, 1 + channels % 7, 2 + channels / 16 % 7, 1 + channels % 3);
+    for (int features = 16; features <= 256; features += is_brief ? 112 : 48) {
+        for (int each = 0; each < 2; each++)
+            step_parts(level, features, 1 + features / 16 % 3, each, 1 + features % 3);
+        convolve_parts(level, features, 2 + features / 16 % 7, 1 + features % 3);
+        scan_parts(level, 16 + features % 48, features, 1 + features % 3);
+    }
     for (int features = 1; features <= 600; features += is_brief ? 180 : 15)
         add_experts(level, features, 1 + features % 9, 1 + features % 4, 1 + features % 3);
     for (int index = 0; index < types; index++)

@@ -179,13 +179,13 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->product_each;
     if (level && (strcmp(name, "attention") == 0 || strcmp(name, "attention_in_order") == 0))
         return (void *)level->attention; /* the second name says that it reads cells by position */
-    if (level && strcmp(name, "delta_rule") == 0)
+    if (level && (strcmp(name, "delta_rule") == 0 || strcmp(name, "delta_rule_of_parts") == 0))
         return (void *)level->delta_rule;
-    if (level && strcmp(name, "convolution") == 0)
+    if (level && (strcmp(name, "convolution") == 0 || strcmp(name, "convolution_of_parts") == 0))
         return (void *)level->convolution;
     if (level && strcmp(name, "weighted_total") == 0)
         return (void *)level->weighted_total;
-    if (level && strcmp(name, "selective_scan") == 0)
+    if (level && (strcmp(name, "selective_scan") == 0 || strcmp(name, "selective_scan_of_parts") == 0))
         return (void *)level->selective_scan;
     return NULL;
 }

@@ -1,7 +1,11 @@
 /* Recurrent layers: the gated delta rule, and the short convolution before it.
  *
  * Both read states from some rows of the cache and write those after the last token to others, so nothing is
- * copied before or after. */
+ * copied before or after.
+ *
+ * With `parts` the operands are one list of tokens, (1, tokens, ...), of which each sequence has its own number. Its
+ * first tokens are replayed: the state does not have them yet, though a batch before had them. Then come its new
+ * tokens, the last of which may be drafts: the state is written after the last one that is none. */
 
 enum { RULE_ROWS = COLUMNS > 4 ? 4 : 2, RULE_UNIT = 32, CONVOLVED = 256, MAX_WIDTH = 8 };
 
@@ -23,6 +27,54 @@ INLINE float *row_at(const struct tensor *states, const struct tensor *rows, int
     const char *at = (const char *)rows->data + place * (int64_t)rows->nb[0];
     const int64_t row = rows->nb[0] == 4 ? *(const int32_t *)at : *(const int64_t *)at;
     return (float *)((char *)states->data + row * (int64_t)states->nb[1]);
+}
+
+/* The tokens of a sequence: those that are replayed, and the new ones.
+ *
+ * parts: I32, (sequences, 6): the first token that is replayed, and how many are; the first new one, how many are no
+ * drafts, and how many there are; the cell that is written. All that are replayed lie before all new ones, in the
+ * order of the sequences. */
+struct part {
+    int64_t outer; /* the place of the sequence in operands that have one for each */
+    int64_t from, replayed, first;
+    int64_t stored; /* after how many of its tokens the state is written; 0: it is not */
+    int64_t tokens;
+    int64_t written; /* the cell of the state, with parts */
+};
+
+INLINE struct part part_at(const struct tensor *parts, int64_t sequence, int64_t tokens)
+{
+    if (!parts)
+        return (struct part){.outer = sequence, .stored = tokens, .tokens = tokens};
+    const int32_t *at = (const int32_t *)((const char *)parts->data + sequence * (int64_t)parts->nb[1]);
+    return (struct part){.from = at[0],
+                         .replayed = at[1],
+                         .first = at[2],
+                         .stored = at[3] ? at[1] + at[3] : 0,
+                         .tokens = at[1] + at[4],
+                         .written = at[5]};
+}
+
+/* Where a token of a sequence is among those of the operands. */
+INLINE int64_t token_place(const struct part *part, int64_t t)
+{
+    return t < part->replayed ? part->from + t : part->first + t - part->replayed;
+}
+
+/* The row of `states` that a sequence writes; `rows` has the numbers of these rows, or parts. */
+INLINE float *row_after(const struct tensor *states, const struct tensor *rows, int has_parts, int64_t sequence)
+{
+    if (!has_parts)
+        return row_at(states, rows, sequence);
+    return (float *)((char *)states->data + part_at(rows, sequence, 0).written * (int64_t)states->nb[1]);
+}
+
+/* Zeros for the places between those that are replayed and the new ones, which no sequence has. */
+INLINE void clear_unused(const struct tensor *parts, float *out, int64_t width, int thread, int threads)
+{
+    const struct part first = part_at(parts, 0, 0), last = part_at(parts, parts->ne[1] - 1, 0);
+    for (int64_t row = last.from + last.replayed + thread; row < first.first; row += threads)
+        memset(out + row * width, 0, sizeof *out * (size_t)width);
 }
 
 INLINE float product_of(const float *a, const float *b, int64_t count)
@@ -47,7 +99,8 @@ struct decayed {
 };
 
 /* A token's step for a few rows of a state. With the state S before, the output is decay S q + d (k q), so that
- * one pass reads S for both products, and another writes the state after, which may be the same memory. */
+ * one pass reads S for both products, and another writes the state after, which may be the same memory; NULL: it is
+ * not needed. */
 INLINE void step_rows(const float *before, float *after, int64_t features, const struct token *token,
                       const float *value, float *out)
 {
@@ -67,6 +120,8 @@ INLINE void step_rows(const float *before, float *after, int64_t features, const
         out[r] = token->scale * (token->decay * vf_total(wanted[r]) + d * token->kq);
         change[r] = vf_splat(d);
     }
+    if (!after)
+        return;
     for (int64_t i = 0; i < features; i += 16) {
         const vf key = vf_load(token->key + i);
         const vf decay = token->decays ? vf_load(token->decays + i) : vf_splat(token->decay);
@@ -173,17 +228,21 @@ INLINE float *output_at(const struct tensor *dst, int64_t t, int64_t head, int64
 }
 
 /* Few tokens of a sequence for some rows of one head's state, a block that stays in the first cache. */
-static void step_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int64_t rows,
+static void step_block(const struct tensor *dst, const struct part *part, int64_t head, int64_t row, int64_t rows,
                        const float *before, float *after)
 {
+    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state after drafts */
     struct decayed room;
-    const int64_t features = dst->src[2]->ne[0], tokens = dst->src[2]->ne[2];
-    for (int64_t t = 0; t < tokens; t++, before = after) {
-        const struct token token = token_at(dst, t, head, sequence, &room);
-        const float *value = element_at(dst->src[2], row, head, t, sequence);
-        float *out = output_at(dst, t, head, sequence) + row;
+    const int64_t features = dst->src[2]->ne[0];
+    for (int64_t t = 0; t < part->tokens; t++) {
+        const int64_t at = token_place(part, t);
+        const struct token token = token_at(dst, at, head, part->outer, &room);
+        const float *value = element_at(dst->src[2], row, head, at, part->outer);
+        float *out = output_at(dst, at, head, part->outer) + row;
+        float *to = t < part->stored ? after : t + 1 < part->tokens ? spare : NULL;
         for (int64_t r = 0; r < rows; r += RULE_ROWS)
-            step_rows(before + r * features, after + r * features, features, &token, value + r, out + r);
+            step_rows(before + r * features, to ? to + r * features : NULL, features, &token, value + r, out + r);
+        before = to;
     }
 }
 
@@ -221,46 +280,52 @@ INLINE void step_turned_block(const struct tensor *dst, int64_t sequence, int64_
 /* dst: F32, the outputs (sequences, tokens, heads, features); src: queries and keys (sequences, tokens, key heads,
  * features), values (sequences, tokens, heads, features), logarithms of decays (sequences, tokens, heads), or of
  * those of each feature of the keys (sequences, tokens, heads, features), betas (sequences, tokens, heads), states
- * (cells, heads features features), and for each sequence the cells that it reads and writes. No sequence writes
- * what another reads. Features are a multiple of 16. Rows of a state do not depend on one another. The parameters:
+ * (cells, heads features features), and for each sequence the cell that it reads, and the one that it writes, or parts.
+ * No sequence writes what another reads. Features are a multiple of 16, and with parts at most MAX_TURNED. Rows of a
+ * state do not depend on one another. The parameters:
  * whether tokens are computed one by one, so that it makes no difference how many there are; whether each feature
- * has a decay, which takes at most MAX_TURNED features. */
+ * has a decay, which takes at most MAX_TURNED features; whether there are parts. */
 static void delta_rule(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *v = dst->src[2], *states = dst->src[5];
-    const int64_t features = v->ne[0], heads = v->ne[1], sequences = v->ne[3];
-    const int is_turned = !dst->op_params[OWN_PARAMS] && v->ne[2] >= TURNED_TOKENS && features <= MAX_TURNED;
+    const struct tensor *parts = dst->op_params[OWN_PARAMS + 2] ? dst->src[7] : NULL;
+    const int64_t features = v->ne[0], heads = v->ne[1], sequences = parts ? parts->ne[1] : v->ne[3];
+    const int is_one_by_one = dst->op_params[OWN_PARAMS] || parts;
+    const int is_turned = !is_one_by_one && v->ne[2] >= TURNED_TOKENS && features <= MAX_TURNED;
     const int64_t most = is_turned ? TURNED_VECTORS * 16 : RULE_UNIT, unit = features < most ? features : most;
     const int64_t units = (features + unit - 1) / unit;
     (void)user;
+    if (parts)
+        clear_unused(parts, dst->data, features * heads, thread, threads);
     for (int64_t at = thread; at < sequences * heads * units; at += threads) {
         const int64_t row = at % units * unit, head = at / units % heads, sequence = at / units / heads;
         const int64_t rows = features - row < unit ? features - row : unit, place = (head * features + row) * features;
+        const struct part part = part_at(parts, sequence, v->ne[2]);
         const float *before = row_at(states, dst->src[6], sequence) + place;
-        float *after = row_at(states, dst->src[7], sequence) + place;
+        float *after = row_after(states, dst->src[7], parts != NULL, sequence) + place;
         if (is_turned && rows == TURNED_VECTORS * 16)
             step_turned_block(dst, sequence, head, row, TURNED_VECTORS, before, after);
         else if (is_turned)
             for (int64_t r = 0; r < rows; r += 16)
                 step_turned_block(dst, sequence, head, row + r, 1, before + r * features, after + r * features);
         else
-            step_block(dst, sequence, head, row, rows, before, after);
+            step_block(dst, &part, head, row, rows, before, after);
     }
 }
 
 /* Some channels of a sequence; `before` and `kernel` have a row of CONVOLVED for each place of the window. */
-static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_t first, int64_t count,
-                              float before[][CONVOLVED], float kernel[][CONVOLVED], int has_silu)
+static void convolve_channels(const struct tensor *dst, const struct part *part, const float *bias, int64_t first,
+                              int64_t count, float before[][CONVOLVED], float kernel[][CONVOLVED], int has_silu)
 {
     const struct tensor *x = dst->src[0];
-    const float *bias = dst->src[5] ? (const float *)dst->src[5]->data + first : NULL;
-    const int64_t channels = x->ne[0], tokens = x->ne[1], width = dst->src[2]->ne[0];
-    for (int64_t t = 0; t < tokens; t++) {
+    const int64_t channels = x->ne[0], width = dst->src[2]->ne[0];
+    for (int64_t t = 0; t < part->tokens; t++) {
         const float *rows[MAX_WIDTH];
-        float *out = (float *)dst->data + (sequence * tokens + t) * channels + first;
+        float *out = (float *)dst->data + (part->outer * x->ne[1] + token_place(part, t)) * channels + first;
         for (int64_t i = 0; i < width; i++) {
             const int64_t from = t - (width - 1) + i;
-            rows[i] = from < 0 ? before[from + width - 1] : element_at(x, first, from, sequence, 0);
+            rows[i] = from < 0 ? before[from + width - 1]
+                               : element_at(x, first, token_place(part, from), part->outer, 0);
         }
         for (int64_t c = 0; c < count; c += 16) {
             vf y = bias ? vf_load(bias + c) : vf_zero();
@@ -276,31 +341,38 @@ static void convolve_channels(const struct tensor *dst, int64_t sequence, int64_
 }
 
 /* dst: F32, the outputs (sequences, tokens, channels); src: inputs of that shape, states (cells, channels (width -
- * 1)), the last inputs before, kernels (channels, width), and for each sequence the cells that it reads and writes;
- * then biases (channels), or nothing. The parameter: whether SiLU follows. Channels are a multiple of 16, widths at most 8. */
+ * 1)), the last inputs before, kernels (channels, width), and for each sequence the cell that it reads, and the one
+ * that it writes, or parts; then biases (channels), or nothing. The parameters: whether SiLU follows; whether there
+ * are parts. Channels are a multiple of 16, widths at most 8. */
 static void convolution(struct tensor *dst, int thread, int threads, void *user)
 {
     float before[MAX_WIDTH][CONVOLVED], kernel[MAX_WIDTH][CONVOLVED];
-    const struct tensor *x = dst->src[0], *states = dst->src[1];
-    const int64_t channels = x->ne[0], tokens = x->ne[1], sequences = x->ne[2], width = dst->src[2]->ne[0];
+    const struct tensor *x = dst->src[0], *states = dst->src[1], *biases = dst->src[5];
+    const struct tensor *parts = dst->op_params[OWN_PARAMS + 1] ? dst->src[4] : NULL;
+    const int64_t channels = x->ne[0], sequences = parts ? parts->ne[1] : x->ne[2], width = dst->src[2]->ne[0];
     const int64_t blocks = (channels + CONVOLVED - 1) / CONVOLVED, history = width - 1;
     const float *kernels = dst->src[2]->data;
     (void)user;
+    if (parts)
+        clear_unused(parts, dst->data, channels, thread, threads);
     for (int64_t at = thread; at < sequences * blocks; at += threads) {
         const int64_t first = at % blocks * CONVOLVED, sequence = at / blocks;
         const int64_t count = channels - first < CONVOLVED ? channels - first : CONVOLVED;
+        const struct part part = part_at(parts, sequence, x->ne[1]);
         const float *past = row_at(states, dst->src[3], sequence) + first * history;
-        float *last = row_at(states, dst->src[4], sequence) + first * history;
+        float *last = row_after(states, dst->src[4], parts != NULL, sequence) + first * history;
         for (int64_t c = 0; c < count; c++) {
             for (int64_t i = 0; i < width; i++)
                 kernel[i][c] = kernels[(first + c) * width + i];
-            for (int64_t i = 0; i < history; i++) {
-                const int64_t from = tokens - history + i;
+            for (int64_t i = 0; i < history; i++)
                 before[i][c] = past[c * history + i];
-                last[c * history + i] = from < 0 ? past[c * history + tokens + i]
-                                                 : *element_at(x, first + c, from, sequence, 0);
+            for (int64_t i = 0; part.stored && i < history; i++) {
+                const int64_t from = part.stored - history + i;
+                last[c * history + i] = from < 0 ? past[c * history + part.stored + i]
+                                                 : *element_at(x, first + c, token_place(&part, from), part.outer, 0);
             }
         }
-        convolve_channels(dst, sequence, first, count, before, kernel, dst->op_params[OWN_PARAMS]);
+        convolve_channels(dst, &part, biases ? (const float *)biases->data + first : NULL, first, count, before,
+                          kernel, dst->op_params[OWN_PARAMS]);
     }
 }

@@ -72,17 +72,20 @@ INLINE float *scan_output(const struct tensor *dst, int64_t t, int64_t head, int
     return (float *)dst->data + ((sequence * x->ne[2] + t) * x->ne[1] + head) * x->ne[0];
 }
 
-static void scan_block(const struct tensor *dst, int64_t sequence, int64_t head, int64_t row, int64_t rows,
+static void scan_block(const struct tensor *dst, const struct part *part, int64_t head, int64_t row, int64_t rows,
                        const float *before, float *after)
 {
-    const int64_t size = dst->src[1]->ne[0], tokens = dst->src[0]->ne[2];
+    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state after drafts */
+    const int64_t size = dst->src[1]->ne[0];
     const float skip = *element_at(dst->src[5], 0, head, 0, 0);
-    for (int64_t t = 0; t < tokens; t++, before = after) {
-        const struct scanned token = scanned_at(dst, t, head, sequence);
-        const float *x = element_at(dst->src[0], row, head, t, sequence);
-        float *out = scan_output(dst, t, head, sequence) + row;
+    for (int64_t t = 0; t < part->tokens; t++) {
+        const int64_t at = token_place(part, t);
+        const struct scanned token = scanned_at(dst, at, head, part->outer);
+        const float *x = element_at(dst->src[0], row, head, at, part->outer);
+        float *out = scan_output(dst, at, head, part->outer) + row, *to = t < part->stored ? after : spare;
         for (int64_t r = 0; r < rows; r += RULE_ROWS)
-            scan_rows(before + r * size, after + r * size, size, &token, x + r, skip, out + r);
+            scan_rows(before + r * size, to + r * size, size, &token, x + r, skip, out + r);
+        before = to;
     }
 }
 
@@ -113,28 +116,34 @@ INLINE void scan_turned_block(const struct tensor *dst, int64_t sequence, int64_
 
 /* dst: F32, the outputs (sequences, tokens, heads, features); src: inputs of that shape, b and c (sequences, tokens,
  * groups, size), steps before the softplus (sequences, tokens, heads), decays and skips (heads, 1), states (cells,
- * heads features size), and for each sequence the cells that it reads and writes. No sequence writes what another
- * reads. Features and sizes are multiples of 16. Rows of a state do not depend on one another. The parameter is that
- * of the delta rule. */
+ * heads features size), and for each sequence the cell that it reads, and the one that it writes, or parts. No sequence
+ * writes what another reads. Features and sizes are multiples of 16, with parts sizes are at most MAX_TURNED. Rows of
+ * a state do not depend on one another. The parameters: the first one of the delta rule; whether there are parts. */
 static void selective_scan(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0], *states = dst->src[6];
-    const int64_t features = x->ne[0], heads = x->ne[1], sequences = x->ne[3], size = dst->src[1]->ne[0];
-    const int is_turned = !dst->op_params[OWN_PARAMS] && x->ne[2] >= TURNED_TOKENS && size <= MAX_TURNED;
+    const struct tensor *parts = dst->op_params[OWN_PARAMS + 1] ? dst->src[8] : NULL;
+    const int64_t features = x->ne[0], heads = x->ne[1], size = dst->src[1]->ne[0];
+    const int64_t sequences = parts ? parts->ne[1] : x->ne[3];
+    const int is_one_by_one = dst->op_params[OWN_PARAMS] || parts;
+    const int is_turned = !is_one_by_one && x->ne[2] >= TURNED_TOKENS && size <= MAX_TURNED;
     const int64_t most = is_turned ? TURNED_VECTORS * 16 : RULE_UNIT, unit = features < most ? features : most;
     const int64_t units = (features + unit - 1) / unit;
     (void)user;
+    if (parts)
+        clear_unused(parts, dst->data, features * heads, thread, threads);
     for (int64_t at = thread; at < sequences * heads * units; at += threads) {
         const int64_t row = at % units * unit, head = at / units % heads, sequence = at / units / heads;
         const int64_t rows = features - row < unit ? features - row : unit, place = (head * features + row) * size;
+        const struct part part = part_at(parts, sequence, x->ne[2]);
         const float *before = row_at(states, dst->src[7], sequence) + place;
-        float *after = row_at(states, dst->src[8], sequence) + place;
+        float *after = row_after(states, dst->src[8], parts != NULL, sequence) + place;
         if (is_turned && rows == TURNED_VECTORS * 16)
             scan_turned_block(dst, sequence, head, row, TURNED_VECTORS, before, after);
         else if (is_turned)
             for (int64_t r = 0; r < rows; r += 16)
                 scan_turned_block(dst, sequence, head, row + r, 1, before + r * size, after + r * size);
         else
-            scan_block(dst, sequence, head, row, rows, before, after);
+            scan_block(dst, &part, head, row, rows, before, after);
     }
 }
