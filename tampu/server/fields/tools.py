@@ -123,20 +123,12 @@ def shortened(value: object, most: int = 50) -> str:
 
 def chat_tools(given: Sequence[dict[str, Any]] | None) -> Tools:
     """Return the tools of a chat completion, or of Ollama's chats."""
-    return _tools((where, tool, _chat_function(tool, where)) for where, tool in _placed(given))
-
-
-def response_tools(given: Sequence[dict[str, Any]] | None) -> Tools:
-    """Return the tools of a response; the functions of a namespace have its name in theirs."""
-    return _tools(
-        (where, tool, _response_function(tool, where, namespace))
-        for namespace, tool, where in _members(given)
-    )
+    return tools_of((where, tool, _chat_function(tool, where)) for where, tool in placed(given))
 
 
 def message_tools(given: Sequence[dict[str, Any]] | None) -> Tools:
     """Return the tools of Anthropic's messages."""
-    return _tools((where, tool, _message_function(tool, where)) for where, tool in _placed(given))
+    return tools_of((where, tool, _message_function(tool, where)) for where, tool in placed(given))
 
 
 def read_tool_choice(
@@ -191,16 +183,7 @@ def full_name(namespace: object, name: str) -> str:
     return f"{namespace.removesuffix('__')}__{name}"
 
 
-def namespaces(given: Sequence[dict[str, Any]] | None) -> dict[str, dict[str, str]]:
-    """Return the namespace and the name of each function in one, by its full name."""
-    return {
-        full_name(namespace, tool["name"]): {"namespace": namespace, "name": tool["name"]}
-        for namespace, tool, _ in _members(given)
-        if namespace is not None and isinstance(tool.get("name"), str)
-    }
-
-
-def _tools(read: Iterable[tuple[str, dict[str, Any], dict[str, Any] | None]]) -> Tools:
+def tools_of(read: Iterable[tuple[str, dict[str, Any], dict[str, Any] | None]]) -> Tools:
     """Return tools of which each is given with its place and, if it is one, its function."""
     found = [*read]
     return Tools(
@@ -210,25 +193,10 @@ def _tools(read: Iterable[tuple[str, dict[str, Any], dict[str, Any] | None]]) ->
     )
 
 
-def _placed(given: Sequence[dict[str, Any]] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def placed(given: Sequence[dict[str, Any]] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the tools and where each is."""
     for index, tool in enumerate(given or ()):
         yield f"tools[{index}]", tool
-
-
-def _members(
-    given: Sequence[dict[str, Any]] | None,
-) -> Iterator[tuple[str | None, dict[str, Any], str]]:
-    """Yield the tools, those of a namespace with its name, and where each is."""
-    for where, tool in _placed(given):
-        match tool:
-            case {"type": "namespace", "name": str(namespace), "tools": list(members)}:
-                for place, member in enumerate(members):
-                    inside = f"{where}.tools[{place}]"
-                    require(isinstance(member, dict), f"{inside} must be an object")
-                    yield namespace, member, inside
-            case _:
-                yield None, tool, where
 
 
 def _chat_function(tool: dict[str, Any], where: str) -> dict[str, Any] | None:
@@ -239,21 +207,6 @@ def _chat_function(tool: dict[str, Any], where: str) -> dict[str, Any] | None:
             return None
     form = '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
     raise RequestError(f"{where} must be {form}")
-
-
-def _response_function(
-    tool: dict[str, Any], where: str, namespace: str | None
-) -> dict[str, Any] | None:
-    match tool:
-        case {"type": "function", "name": str(name)}:
-            kept = ("description", "parameters")
-            function = {key: tool[key] for key in kept if tool.get(key) is not None}
-            return _function({"name": full_name(namespace, name), **function})
-        case {"type": str(kind)} if kind != "function":
-            return None
-    raise RequestError(
-        f'{where} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
-    )
 
 
 def _message_function(tool: dict[str, Any], where: str) -> dict[str, Any] | None:
@@ -268,13 +221,14 @@ def _message_function(tool: dict[str, Any], where: str) -> dict[str, Any] | None
             require(is_direct, f"{where}.allowed_callers: only direct is supported")
             description = tool.get("description")
             described = {"description": description} if isinstance(description, str) else {}
-            return _function({"name": name, **described, "parameters": schema})
+            return function_tool({"name": name, **described, "parameters": schema})
         case {"name": str(), "input_schema": given} if not isinstance(given, dict):
             raise RequestError(f"{where}.input_schema must be an object")
     raise RequestError(f'{where} must be {{"name": ..., "input_schema": {{...}}}}')
 
 
-def _function(function: dict[str, Any]) -> dict[str, Any]:
+def function_tool(function: dict[str, Any]) -> dict[str, Any]:
+    """Return a function as `Tools` has it."""
     return {"type": "function", "function": function}
 
 

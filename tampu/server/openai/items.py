@@ -43,19 +43,6 @@ def read_items(
     return tuple(messages)
 
 
-def reference_id(item: dict[str, Any], where: str) -> str | None:
-    """Return the id of a reference to a stored item, None for an item itself.
-
-    OpenAI's clients may leave out the type of a reference.
-    """
-    if item.get("type") != "item_reference" and (item.get("type"), *item) != (None, "id"):
-        return None
-    id = item.get("id")
-    if not isinstance(id, str):
-        raise RequestError(f"{where}: item_reference needs an id")
-    return id
-
-
 def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """Yield the messages of an item; a call of an MCP server's tool has its result in it."""
     match item:

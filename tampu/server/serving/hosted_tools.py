@@ -53,11 +53,6 @@ def chat_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, 
     return {"type": "function", "function": function}
 
 
-def response_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a function as OpenAI's responses have it."""
-    return {"type": "function", "name": name, "description": description, "parameters": schema}
-
-
 def message_form(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a tool as Anthropic's messages have it."""
     return {"name": name, "description": description, "input_schema": schema}

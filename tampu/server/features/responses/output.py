@@ -12,9 +12,9 @@ from tampu.errors import TampuError
 from tampu.runner.events import Done, PromptProgress, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.server.features.responses.conversation_requests import conversation_id
 from tampu.server.features.responses.requests import ResponsesRequest
+from tampu.server.features.responses.tools import namespaces
 from tampu.server.fields.captures import captured_field
 from tampu.server.fields.telemetry import timings
-from tampu.server.fields.tools import namespaces
 from tampu.server.front.errors import public_message
 from tampu.server.front.http_response import SSE, named_event
 from tampu.server.openai.output import chat_logprobs

@@ -9,13 +9,14 @@ from typing import Any
 
 from tampu.chat.output.reasoning import Think
 from tampu.errors import require
+from tampu.server.features.responses.tools import response_tools
 from tampu.server.fields.adapters import chosen_adapters
 from tampu.server.fields.captures import read_capture
 from tampu.server.fields.conversation import Conversation, with_conversation
 from tampu.server.fields.options import parse_limited
 from tampu.server.fields.other_servers import GeneratingBody, line_limits, parameters_of
 from tampu.server.fields.output_format import read_formats
-from tampu.server.fields.tools import read_tool_choice, response_tools
+from tampu.server.fields.tools import read_tool_choice
 from tampu.server.openai.fields import (
     check_cache_options,
     check_verbosity,

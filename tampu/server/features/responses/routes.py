@@ -17,13 +17,14 @@ from tampu.server.features.responses.requests import ResponsesRequest, parse_res
 from tampu.server.features.responses.store import ResponseStore
 from tampu.server.features.responses.stored import KeptResponse, stored_response_routes
 from tampu.server.features.responses.stored_items import KeptItems
+from tampu.server.features.responses.tools import response_form
 from tampu.server.front.body import parsed
 from tampu.server.front.caller import current_caller
 from tampu.server.front.routes import post
 from tampu.server.front.session import name_session
 from tampu.server.openai.routes import token_count
 from tampu.server.serving.event_response import event_response
-from tampu.server.serving.hosted_tools import Offer, response_form
+from tampu.server.serving.hosted_tools import Offer
 
 
 def responses(core: Core) -> Feature:

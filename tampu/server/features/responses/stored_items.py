@@ -13,7 +13,6 @@ from tampu.server.features.responses.conversation_store import ConversationStore
 from tampu.server.features.responses.requests import ResponsesRequest
 from tampu.server.features.responses.store import Item, ResponseStore, with_ids
 from tampu.server.front.caller import Caller
-from tampu.server.openai.items import reference_id
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class KeptItems:
         Raises:
             NotFoundError: if no stored response or conversation has an item with that id.
         """
-        ids = [reference_id(item, f"{field}[{index}]") for index, item in enumerate(given)]
+        ids = [_reference_id(item, f"{field}[{index}]") for index, item in enumerate(given)]
         wanted = {id for id in ids if id is not None}
         if not wanted:
             return [*given]
@@ -83,3 +82,16 @@ class KeptItems:
                 return False
             given = [*earlier, *given]  # it may be gone on from after the conversation has changed
         return is_kept and await self.responses.add(caller, given, response)
+
+
+def _reference_id(item: dict[str, Any], where: str) -> str | None:
+    """Return the id of a reference to a stored item, None for an item itself.
+
+    OpenAI's clients may leave out the type of a reference.
+    """
+    if item.get("type") != "item_reference" and (item.get("type"), *item) != (None, "id"):
+        return None
+    id = item.get("id")
+    if not isinstance(id, str):
+        raise RequestError(f"{where}: item_reference needs an id")
+    return id
