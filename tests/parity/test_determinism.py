@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoints import HEARING
+from support.checkpoints import HEARING, RECIPES
 from support.drafting import ask_always
 from support.laboratory import Laboratory
 from support.mixes import TEXTS, Array, Asked, Subject, bits
@@ -124,7 +124,8 @@ def test_no_bit_depends_on_guesses_of_multi_token_prediction(
 def check_media(
     laboratory: Laboratory, kind: tuple[str, str], media: Sequence[Array], mixes: int
 ) -> None:
-    Subject(laboratory.file(*kind), "f16", SHOWN, media).check(mixes, kind[0])
+    options = {"context": RECIPES[kind[0]].pictures_context}
+    Subject(laboratory.file(*kind), "f16", SHOWN, media, options).check(mixes, kind[0])
 
 
 @pytest.mark.slow

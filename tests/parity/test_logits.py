@@ -43,7 +43,7 @@ ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
 KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
 MIXTURES = [
     "mixtral", "qwen2moe", "qwen3moe", "qwen3vlmoe", "qwen35moe", "qwen3next", "gptoss",
-    "llama4_text",
+    "llama4_text", "deepseek_ocr2",
 ]  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_logits_of_experts_with_half_precision_weights(
 
 
 @pytest.mark.parametrize(
-    "name", in_depth([*TYPICAL, "gemma4_small", "mllama", "qwen25vl", "qwen3vl"])
+    "name", in_depth([*TYPICAL, "gemma4_small", "mllama", "paddleocr", "qwen25vl", "qwen3vl"])
 )
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, name: str

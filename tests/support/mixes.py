@@ -88,9 +88,9 @@ class Subject:
 
     def load(self, **options: Any) -> Engine:
         """Return an engine with the model."""
-        given: dict[str, Any] = {"threads": 1, "deterministic": True}
+        given: dict[str, Any] = {"threads": 1, "deterministic": True, "context": CONTEXT}
         given |= {**self.options, **options}
-        return Engine.load(self.path, context=CONTEXT, cache_type=self.cache, **given)
+        return Engine.load(self.path, cache_type=self.cache, **given)
 
     def ask(self, engine: Engine, asked: Asked) -> Completion | npt.NDArray[np.float32]:
         """Return the logits, or the answer."""

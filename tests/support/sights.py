@@ -220,7 +220,7 @@ def _deepseek_ocr1(images: Sequence[Image.Image]) -> Inputs:
             tiles += [large.crop((x, y, x + 120, y + 120)) for x, y in corners]
         wholes.append(ImageOps.pad(image, (192, 192), color=(127, 127, 127)))
         crops.append((rows, columns))
-    inputs: Inputs = {"pixel_values": _halved(wholes), "crops": crops}
+    inputs: Inputs = {"pixel_values": _halved(wholes), "num_local_patches": crops}
     return inputs | ({"pixel_values_local": _halved(tiles)} if tiles else {})
 
 

@@ -83,15 +83,15 @@ class DeepseekOcrModel(second.DeepseekOcr2Model):  # type: ignore[misc]
         self,
         pixel_values: torch.Tensor,
         pixel_values_local: torch.Tensor | None = None,
-        crops: Sequence[tuple[int, int]] = (),
+        num_local_patches: Sequence[tuple[int, int]] = (),
         **_: Any,
     ) -> Any:
-        """Return the rows of each picture; `crops` has the rows and columns of its tiles."""
+        """Return the rows of each picture, given the rows and columns of its tiles."""
         wholes = self.multi_modal_projector(self.vision_tower(pixel_values))
         cut = [] if pixel_values_local is None else self.vision_tower(pixel_values_local)
         tiles = [self.multi_modal_projector(each) for each in cut]
         found = []
-        for whole, (rows, columns) in zip(wholes, crops, strict=True):
+        for whole, (rows, columns) in zip(wholes, num_local_patches, strict=True):
             own, tiles = tiles[: rows * columns], tiles[rows * columns :]
             lines = [
                 torch.cat(own[at : at + columns], 1) for at in range(0, len(own), columns or 1)
@@ -112,15 +112,6 @@ class DeepseekOcrForCausalLM(second.DeepseekOcr2ForConditionalGeneration):  # ty
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model = DeepseekOcrModel(config)
-
-    def forward(self, input_ids: torch.Tensor, **inputs: Any) -> Any:
-        """Return the logits of texts in which the rows of pictures take the place of token 7."""
-        x = self.get_input_embeddings()(input_ids)
-        if "pixel_values" in inputs:
-            rows = torch.cat(self.model.get_image_features(**inputs).pooler_output)
-            x = x.masked_scatter((input_ids == self.config.image_token_id)[..., None], rows)
-        hidden = self.model.language_model(inputs_embeds=x).last_hidden_state
-        return SimpleNamespace(logits=self.lm_head(hidden))
 
 
 # It is saved and read under DeepSeek's names, as the second one.

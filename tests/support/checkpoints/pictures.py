@@ -444,6 +444,11 @@ RECIPES: dict[str, Recipe] = {
         transformers.DeepseekOcr2Config,
         _DEEPSEEK_OCR,
         "deepseek_ocr_image",
+        renames=(
+            (r"^model\.language_model\.", "model."),
+            (r"^model\.multi_modal_projector\.", "model.projector.layers."),
+            (r"view_separator$", "view_seperator"),
+        ),
         processor={"size": {"height": 192, "width": 192}, "tile_size": 144, "max_patches": 4},
         pictures_context=2048,
     ),
