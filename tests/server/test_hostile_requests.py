@@ -110,9 +110,8 @@ def sentence(error: Any) -> str:
 
 COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
 # The same words with another meaning, and routes that count tokens and look at no form, or that
-# answer what is wrong with one, or have no images.
+# answer what is wrong with one.
 EXCEPT = {
-    "image": {"/v2/embed"},  # refused there, whatever it is
     "messages": {
         "/api/create", "/api/embed", "/embedding", "/v1/embeddings", "/v2/embed", "/api/tokenize",
     },

@@ -112,6 +112,16 @@ def _part_image(route: str, image: str) -> dict[str, Any]:
     return CHATS[route] | _content(route, [part])
 
 
+def _embedded_image(route: str, image: str) -> dict[str, Any]:
+    if route == "/api/embed":
+        return TEXTS[route]("x") | {"images": [image]}
+    uri = image if ":" in image[:10] else f"data:image/png;base64,{image}"
+    if route == "/v2/embed":
+        return {"images": [uri]}
+    part = {"type": "image_url", "image_url": {"url": uri}}
+    return {"input": ["x", {"content": [part]}]}
+
+
 def _block_image(route: str, image: str) -> dict[str, Any]:
     source = {"type": "base64", "media_type": "image/png", "data": image}
     return CHATS[route] | _content(route, [{"type": "image", "source": source}])
@@ -129,6 +139,7 @@ IMAGES: dict[str, Maker] = {
     "/v1/responses": _part_image,
     "/v1/messages": _block_image,
     "/v1/systemone": _state_image,
+    **dict.fromkeys(("/api/embed", "/v2/embed", "/v1/embeddings", "/embedding"), _embedded_image),
 }
 
 

@@ -7,9 +7,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tampu.backends.llamacpp.server import LlamaServer
 
 _CONTEXT = 256
 
@@ -67,6 +71,14 @@ def heard(path: Path, projector: Path, sound: bytes, before: str, after: str) ->
         "after": after,
     }
     return {int(token): score for token, score in _asked(request).items()}
+
+
+def embedded_sound(path: Path, projector: Path, sound: bytes) -> list[float]:
+    """Return llama.cpp's embedding of a WAV file, of length 1; the files are as for `heard`."""
+    given = base64.b64encode(sound).decode()
+    asked = {"path": str(path), "projector": str(projector), "embedded": given}
+    found: list[float] = _asked(asked)
+    return found
 
 
 def _asked(request: dict[str, Any]) -> Any:
@@ -133,6 +145,29 @@ def _answered(path: str, state: str, questions: dict[str, Any]) -> Any:
 
 
 def _heard(path: str, projector: str, sound: str, before: str, after: str) -> dict[int, float]:
+    with _hearing(path, projector, embeds=False) as (server, marker):
+        if not sound:
+            return {}
+        prompt = {"prompt_string": f"{before}{marker}{after}", "multimodal_data": [sound]}
+        request = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
+        answer = server.request("/completion", request)
+    assert "completion_probabilities" in answer, answer
+    [token] = answer["completion_probabilities"]
+    return {each["id"]: each["logprob"] for each in token["top_logprobs"]}
+
+
+def _embedded_sound(path: str, projector: str, embedded: str) -> list[float]:
+    with _hearing(path, projector, embeds=True) as (server, marker):
+        prompt = {"prompt_string": marker, "multimodal_data": [embedded]}
+        answer = server.request("/v1/embeddings", {"input": [prompt]})
+    assert "data" in answer, answer
+    found: list[float] = answer["data"][0]["embedding"]
+    return found
+
+
+@contextmanager
+def _hearing(path: str, projector: str, *, embeds: bool) -> Iterator[tuple[LlamaServer, str]]:
+    """Run a server with a projector; it comes with what stands for a sound in a text."""
     import xllamacpp
 
     from tampu.backends.llamacpp.server import LlamaServer
@@ -140,23 +175,19 @@ def _heard(path: str, projector: str, sound: str, before: str, after: str) -> di
     parameters = _parameters(path)
     parameters.mmproj.path, parameters.mmproj_use_gpu = projector, False
     parameters.api_keys = ["key"]
+    if embeds:
+        parameters.embedding = True
+        parameters.n_batch = parameters.n_ubatch = _CONTEXT
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "s.sock"
         parameters.hostnames = [str(socket)]
         running = xllamacpp.Server(parameters)
-        running.handle_metrics()  # its loop has begun
+        if not embeds:
+            running.handle_metrics()  # its loop has begun
         server = LlamaServer(socket, "key")
         facts = server.request("/props")
         assert facts["modalities"]["audio"], facts["modalities"]
-        if not sound:
-            return {}
-        text = f"{before}{facts['media_marker']}{after}"
-        prompt = {"prompt_string": text, "multimodal_data": [sound]}
-        request = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
-        answer = server.request("/completion", request)
-    assert "completion_probabilities" in answer, answer
-    [token] = answer["completion_probabilities"]
-    return {each["id"]: each["logprob"] for each in token["top_logprobs"]}
+        yield server, facts["media_marker"]
 
 
 def _parameters(path: str) -> Any:
@@ -176,6 +207,7 @@ if __name__ == "__main__":
         "scored": _scored,
         "state": _answered,
         "sound": _heard,
+        "embedded": _embedded_sound,
     }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")

@@ -23,7 +23,7 @@ from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.prompts import TokensPrompt
+from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.engine.requests import Embed
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
@@ -381,3 +381,9 @@ for _ in range(5):
 def test_a_model_that_nothing_is_asked_of_is_closed(path: Path) -> None:
     command = [sys.executable, "-c", LEAVING, str(path)]
     subprocess.run(command, check=True, timeout=280)  # a hang guard
+
+
+def test_embeddings_of_images_and_sounds_need_our_own_engine(model: LlamaModel) -> None:
+    asked = Embed((TokensPrompt((1,)), TextPrompt("<__media__>", (b"x",))))
+    with pytest.raises(RequestError, match="images and sounds need tampu's own engine"):
+        model.ask(asked)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support import llama_cpp
 from support.checkpoints import HEARING, make_checkpoint
+from support.checkpoints.encoders import MEDIA
 from support.sounds import sound, wav
 
 from tampu import Engine
@@ -54,3 +55,13 @@ def test_a_sound_is_heard_as_here(tmp_path: Path) -> None:
         row = engine.logits([*before, heard, *after])[-1].astype(np.float64)
     ours = row - row.max() - np.log(np.exp(row - row.max()).sum())
     assert max(abs(ours[token] - score) for token, score in theirs.items() if score > -50) < 0.05
+
+
+def test_a_sound_has_the_same_embedding_as_here(tmp_path: Path) -> None:
+    """Of EmbeddingGemma 2, whose text and encoders it loads from two files."""
+    text, mmproj = converted(tmp_path, MEDIA)
+    file = wav(sound(1.5))
+    theirs = llama_cpp.embedded_sound(text, mmproj, file)
+    with Engine.load(text, projector=mmproj, context=256, threads=1, cache_type="f32") as engine:
+        [ours] = engine.embed([{"audio": [file]}])
+    assert float(ours @ np.array(theirs)) > 0.9999
