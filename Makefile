@@ -12,7 +12,6 @@ VULKAN := $(CURDIR)/$(VENV)/vulkan
 VULKAN_OF_WHEEL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr " " -)),$(VENV)/unpacked-vulkan)
 ON_VULKAN := GGML_VK_VISIBLE_DEVICES=0,0 GALLIVM_PERF=nopt $(VULKAN)/python -m pytest -n auto --maxprocesses 4 --timeout 1200
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
-SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 CUDA_ARCHITECTURES := 90
 # Of NVIDIA's GPUs since Turing.
 wheel-cuda: CUDA_ARCHITECTURES := 75 80 86 89 90 120
@@ -212,8 +211,8 @@ $(VENV)/gpu: FORCE | $(VENV)/bin/python
 	@[ "$$(cat $@ 2>/dev/null)" = "$(GPU)" ] || \
 		{ sh tools/setup/gpu.sh "$(GPU)" >/dev/null && echo "$(GPU)" > $@; }
 
-# The install compiles the kernels too; this compiles them again after a change.
-$(KERNELS): $(SOURCES) | $(VENV)/installed
+# The install compiles the kernels too; this compiles them again if what they are made from has changed.
+$(KERNELS): FORCE | $(VENV)/installed
 	$(VENV)/bin/python tools/setup/compile_kernels.py $(@D) || \
 		echo "setup: no C kernels; ggml computes alone"
 

@@ -10,7 +10,7 @@
     ├── ShapeError             tensors whose shapes or types do not match
     ├── ComputeError           the backend failed, or its result is unusable
     │   └── DeviceLostError        a device failed; nothing in its memory can be used
-    ├── LibraryError           ggml's libraries are missing, or of a wrong version or build
+    ├── LibraryError           native libraries are missing, or of a wrong version or build
     ├── RequestError           an invalid request: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
@@ -95,7 +95,7 @@ class DeviceLostError(ComputeError):
 
 
 class LibraryError(TampuError):
-    """ggml's libraries are missing, do not match the bindings, or are mixed with another ggml's."""
+    """Libraries of ggml's or ours are missing, do not match, or are mixed with another ggml's."""
 
 
 class RequestError(TampuError):

@@ -70,7 +70,7 @@ class StateStorage:
             for index, shape in layers.items()
         }
         can_replay = all(shape.inputs for shape in layers.values()) and all(
-            kernels is not None and kernels.has_parts
+            kernels is not None and kernels.choice.recurrence
             for states in self.layers.values()
             for kernels in map(context.kernels_for, states)
         )

@@ -78,7 +78,7 @@ class StateRows:
     def kernels_of(self, x: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read and write these rows from a graph."""
         kernels = x._context().kernels_for(self.stored)
-        has = kernels is not None and kernels.has_recurrence
+        has = kernels is not None and kernels.choice.recurrence
         return kernels if has and self.stored.is_contiguous and self.before is None else None
 
 

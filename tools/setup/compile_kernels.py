@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,13 +59,14 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     target = run([*compiler, "-dumpmachine"]).partition("-")[0]  # not always this machine
     levels = _LEVELS_OF.get(target, {})
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
-    units: dict[str, list[str]] = {"pack": [], "library": [], "amx": [], "level_portable": _PLAIN}
-    units["level_amx_emulated"] = _PLAIN
+    about = f'-DTAMPU_SOURCES="{_digest(SOURCES.glob("*.[ch]"))}"'  # which the loader compares
+    units: dict[str, list[str]] = {"pack": [], "library": [about], "amx": []}
+    units |= {"level_portable": _PLAIN, "level_amx_emulated": _PLAIN}
     units |= {f"level_{name}": extra for name, extra in levels.items()}
     library, stamp = folder / LIBRARY, folder / f"{LIBRARY}.stamp"
-    made_from = _digest(compiler, run([*compiler, "--version"]), common, units, flags)
+    options = repr((compiler, run([*compiler, "--version"]), common, units, flags))
+    made_from = _digest([Path(__file__)], options)
     if stamp.is_file() and library.is_file() and stamp.read_text() == _stamp(made_from, library):
-        library.touch()  # for make
         return library
     with tempfile.TemporaryDirectory() as place:
 
@@ -86,10 +87,10 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     return library
 
 
-def _digest(*options: object) -> str:
-    """Return a digest of the sources, this script and the compiler's options."""
-    found = hashlib.sha256(repr(options).encode())
-    for path in [Path(__file__), *sorted(SOURCES.iterdir())]:
+def _digest(files: Iterable[Path], options: str = "") -> str:
+    """Return a digest of options and files."""
+    found = hashlib.sha256(options.encode())
+    for path in sorted(files):
         found.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
     return found.hexdigest()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import logging
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from tampu.errors import RequestError
+from tampu.errors import LibraryError, RequestError
 from tampu.ml.library import gg
 from tampu.ml.machine import second_cache_bytes
 from tampu.ml.types import GGMLType
@@ -21,7 +22,7 @@ from tampu.settings.choices import KERNEL_GROUPS, KERNEL_LEVELS
 
 log = logging.getLogger("tampu.ml")
 
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 4  # of packed weights and of measurements that are kept in files
 STREAMS = 16  # strips that a thread can read at once, at most
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
@@ -29,6 +30,7 @@ _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 _WITH_TILES = ("amx", "amx_emulated")
 LIBRARY = "libtampu_kernels.so"
+_SOURCES = Path(__file__).with_name("source")
 _OPERATIONS = (
     "quantize",
     "interleave",
@@ -37,15 +39,14 @@ _OPERATIONS = (
     "product_each",
     "weighted_total",
     "attention",
-    "attention_in_order",
+    "delta_rule",
+    "convolution",
+    "selective_scan",
 )
-_RECURRENT = ("delta_rule", "convolution", "selective_scan")
-_OF_PARTS = tuple(f"{name}_of_parts" for name in _RECURRENT)
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 _int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
-    "tampu_layout_version": (_int,),
     "tampu_tensor_offset": (_i64, _int),
     "tampu_packed_bytes": (_i64, _int, _i64, _i64, _i64),
     "tampu_plan_bytes": (_i64, _i64, _i64),
@@ -160,28 +161,13 @@ class Kernels:
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
-        for name in (*_OPERATIONS, *_RECURRENT, *_OF_PARTS):
+        for name in _OPERATIONS:
             if address := library.tampu_level_operation(number, name.encode()):
                 self._operations[name] = gg.ggml_custom_op_t(address)
 
     def operation(self, name: str) -> Any:
         """Return the function of an operation, for `ggml_custom_4d`."""
         return self._operations[name]
-
-    @property
-    def has_recurrence(self) -> bool:
-        """Whether recurrent layers can use it: those compiled earlier have no operations for it."""
-        return self.choice.recurrence and all(name in self._operations for name in _RECURRENT)
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether recurrent layers can compute parts of any lengths together, and replay tokens."""
-        return self.has_recurrence and all(name in self._operations for name in _OF_PARTS)
-
-    @property
-    def can_be_deterministic(self) -> bool:
-        """Whether it has what deterministic graphs need: libraries compiled earlier do not."""
-        return "attention_in_order" in self._operations
 
     def layout(self, type: GGMLType, inputs: int) -> int:
         """Return the number of the layout that weights of a type have, in rows of this length."""
@@ -230,6 +216,7 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
 
     Raises:
         RequestError: if the level asked for is not usable here.
+        LibraryError: if the library was compiled from other sources than those that are here.
     """
     if not (choice.products or choice.experts or choice.attention or choice.recurrence):
         return None
@@ -252,8 +239,6 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
         return None
     kernels = Kernels(library, choice, every.index(level or names[0]))
     log.info("kernels: %s", kernels.level)
-    if choice.deterministic and not kernels.can_be_deterministic:
-        raise RequestError("kernels compiled earlier cannot be deterministic; compile them again")
     if missing := library.tampu_amx_problem():
         log.info("kernels: AMX is left out: %s", missing.decode())
     return kernels
@@ -267,6 +252,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
     except OSError as error:
         log.warning("kernels: not used, ggml computes alone: %s", error)
         return None
+    _check_sources(library, path)
     for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, name)  # not library[name], which is another object each time
         function.restype, function.argtypes = result, arguments
@@ -276,10 +262,33 @@ def _load(path: Path) -> ctypes.CDLL | None:
     return library
 
 
+def _check_sources(library: ctypes.CDLL, path: Path) -> None:
+    """Check that a library was compiled from the C sources that are here.
+
+    After an update its operations may have other parameters than Python gives them. Where there are
+    no sources, in a wheel, the library was compiled with the package.
+
+    Raises:
+        LibraryError: if it was not.
+    """
+    if not _SOURCES.is_dir():
+        return
+    found = hashlib.sha256()  # as tools/setup/compile_kernels.py computes it
+    for source in sorted(_SOURCES.glob("*.[ch]")):
+        found.update(f"{source.name} {source.stat().st_size}\n".encode() + source.read_bytes())
+    try:
+        compiled = ctypes.c_char_p.in_dll(library, "tampu_sources").value
+    except ValueError:  # compiled before it had them
+        compiled = None
+    if compiled != found.hexdigest().encode():
+        raise LibraryError(
+            f"{path} was not compiled from the C sources in {_SOURCES}: "
+            f"run make tampu/ml/kernels/{LIBRARY} in the clone"
+        )
+
+
 def _mismatch(library: ctypes.CDLL) -> str | None:
-    """Return why the library cannot be used with this package and ggml; None if it can."""
-    if library.tampu_layout_version() != LAYOUT_VERSION:
-        return "the library is of another version; reinstall the package"
+    """Return why the library cannot be used with this ggml; None if it can."""
     expected = [getattr(gg.ggml_tensor, name).offset for name in _FIELDS]
     expected.append(ctypes.sizeof(gg.ggml_tensor))
     if [library.tampu_tensor_offset(i) for i in range(len(expected))] != expected:

@@ -331,7 +331,7 @@ static void step_parts(int level, int features, int heads, int decays_each, int 
         ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
     out.src[5] = &kept.states;
     out.src[7] = parts_of(&parts);
-    compare(level, NULL, "delta_rule_of_parts", NULL, &out, count, threads);
+    compare(level, NULL, "delta_rule", NULL, &out, count, threads);
 }
 
 static void convolve_parts(int level, int channels, int width, int threads)
@@ -346,7 +346,7 @@ static void convolve_parts(int level, int channels, int width, int threads)
     if (width % 2)
         out.src[5] = small(&bias, channels, 1, 1, 1);
     out.op_params[OWN_PARAMS + 1] = 1;
-    compare(level, NULL, "convolution_of_parts", NULL, &out, count, threads);
+    compare(level, NULL, "convolution", NULL, &out, count, threads);
 }
 
 static void scan_parts(int level, int features, int size, int threads)
@@ -364,7 +364,7 @@ static void scan_parts(int level, int features, int size, int threads)
         ((float *)decay.data)[i] = -fabsf(((float *)decay.data)[i]);
     out.src[6] = &kept.states;
     out.src[8] = parts_of(&parts), out.op_params[OWN_PARAMS + 1] = 1;
-    compare(level, NULL, "selective_scan_of_parts", NULL, &out, count, threads);
+    compare(level, NULL, "selective_scan", NULL, &out, count, threads);
 }
 
 static void add_experts(int level, int features, int used, int tokens, int threads)

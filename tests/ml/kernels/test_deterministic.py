@@ -14,7 +14,7 @@ from support.states import row_arrays, state_rows, written_states
 
 from tampu.errors import RequestError, ShapeError
 from tampu.ml import Backend, GGMLType, Tensor
-from tampu.ml.kernels import KernelChoice, find_kernels, library
+from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.recurrence import gated_delta_rule
 from tampu.ml.selective_scan import selective_scan
 
@@ -133,10 +133,3 @@ def test_no_level_with_tiles_is_chosen() -> None:
             found = find_kernels(KernelChoice(level=level, deterministic=True))
             assert found is not None
             assert found.level == level
-
-
-def test_libraries_compiled_earlier_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    earlier = tuple(name for name in library._OPERATIONS if name != "attention_in_order")
-    monkeypatch.setattr(library, "_OPERATIONS", earlier)
-    with pytest.raises(RequestError, match="compile them again"):
-        find_kernels(KernelChoice(deterministic=True))

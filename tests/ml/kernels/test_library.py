@@ -1,6 +1,7 @@
 """The compiled library is found, checked and chosen from; what is wrong only costs speed."""
 
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from support.kernels import SOURCES, levels, run_every_kernel
 
-from tampu.errors import RequestError
+from tampu.errors import LibraryError, RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice, find_kernels, library
 
@@ -56,12 +57,32 @@ def test_a_missing_library_is_logged_once(caplog: pytest.LogCaptureFixture, tmp_
     assert "not used, ggml computes alone" in record.getMessage()
 
 
-def test_a_library_of_another_version_is_not_used(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_library_of_other_sources_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(library, "LAYOUT_VERSION", -1)
-    assert find_kernels(KernelChoice()) is None
-    assert "another version" in caplog.text
+    """One that was compiled before an update computes with other parameters than Python gives."""
+    newer = tmp_path / "source"
+    shutil.copytree(SOURCES, newer)
+    monkeypatch.setattr(library, "_SOURCES", newer)
+    assert find_kernels(KernelChoice()) is not None
+    with (newer / "attention.h").open("a") as file:
+        file.write("\n")
+    library._load.cache_clear()
+    with pytest.raises(LibraryError, match=r"not compiled from the C sources .*: run make tampu"):
+        find_kernels(KernelChoice())
+
+
+def test_a_library_that_does_not_say_its_sources_is_refused() -> None:
+    with pytest.raises(LibraryError, match=r"libc\.so\.6 was not compiled from the C sources"):
+        find_kernels(KernelChoice(), Path("libc.so.6"))
+
+
+def test_a_library_without_sources_beside_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a wheel."""
+    monkeypatch.setattr(library, "_SOURCES", tmp_path / "none")
+    assert find_kernels(KernelChoice()) is not None
 
 
 def test_a_ggml_with_other_tensors_is_not_used(

@@ -59,7 +59,7 @@ extern const struct level LEVEL_AVX512BF16;
 extern const struct level LEVEL_AMX;
 extern const struct level LEVEL_AMX_EMULATED;
 
-EXPORT int tampu_layout_version(void);
+EXPORT extern const char *const tampu_sources; /* the digest of the files that this was compiled from */
 EXPORT const char *tampu_amx_problem(void); /* why AMX is not used here; empty: the CPU has none; NULL: it is used */
 EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);

@@ -12,7 +12,7 @@
 #include <sys/sysctl.h>
 #endif
 
-#define LAYOUT_VERSION 4
+const char *const tampu_sources = TAMPU_SOURCES;
 
 static const struct level *const LEVELS[] = {
 #if defined(TAMPU_I8MM)
@@ -145,11 +145,6 @@ static const struct level *usable(int number)
     return NULL;
 }
 
-int tampu_layout_version(void)
-{
-    return LAYOUT_VERSION;
-}
-
 int tampu_level_count(void)
 {
     int count = 0;
@@ -177,15 +172,15 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->group;
     if (level && strcmp(name, "product_each") == 0)
         return (void *)level->product_each;
-    if (level && (strcmp(name, "attention") == 0 || strcmp(name, "attention_in_order") == 0))
-        return (void *)level->attention; /* the second name says that it reads cells by position */
-    if (level && (strcmp(name, "delta_rule") == 0 || strcmp(name, "delta_rule_of_parts") == 0))
+    if (level && strcmp(name, "attention") == 0)
+        return (void *)level->attention;
+    if (level && strcmp(name, "delta_rule") == 0)
         return (void *)level->delta_rule;
-    if (level && (strcmp(name, "convolution") == 0 || strcmp(name, "convolution_of_parts") == 0))
+    if (level && strcmp(name, "convolution") == 0)
         return (void *)level->convolution;
     if (level && strcmp(name, "weighted_total") == 0)
         return (void *)level->weighted_total;
-    if (level && (strcmp(name, "selective_scan") == 0 || strcmp(name, "selective_scan_of_parts") == 0))
+    if (level && strcmp(name, "selective_scan") == 0)
         return (void *)level->selective_scan;
     return NULL;
 }
