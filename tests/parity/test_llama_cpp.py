@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from support.checkpoints import FOR_LLAMA_CPP, HYBRIDS
 from support.laboratory import Laboratory, tokens
-from support.llama_cpp import greedy
+from support.llama_cpp import greedy, seen
 from support.projectors import take_apart
+from support.seeing import picture
 
 from tampu import Engine
 from tampu.bench.llama_cpp import LlamaCpp
@@ -43,7 +47,7 @@ MODELS = [
 def text_file(laboratory: Laboratory, name: str) -> Path:
     """Return the model's file, without vision: llama.cpp has that in a file of its own."""
     whole = laboratory.file(name, "F32")
-    if not name.startswith("qwen3vl"):
+    if not name.startswith(("qwen3vl", "deepseek_ocr")):
         return whole
     text = whole.with_name(f"{name}-text.gguf")
     take_apart(whole, text, whole.with_name(f"{name}-mmproj.gguf"))
@@ -58,6 +62,24 @@ def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: st
         if clear >= 3:
             return
     pytest.fail(f"{name}: only {clear} tokens could be compared")
+
+
+@pytest.mark.parametrize("name", ["deepseek_ocr_usual", "deepseek_ocr2_usual"])
+def test_llama_cpp_sees_the_same(laboratory: Laboratory, name: str) -> None:
+    """It rounds operands of convolutions and attention to F16."""
+    text, image = text_file(laboratory, name), picture(100, 150)
+    projector = text.with_name(f"{name}-mmproj.gguf")
+    data = io.BytesIO()
+    Image.fromarray(image).save(data, "PNG")
+    expected = seen(text, projector, data.getvalue(), "one ", "two")
+    with Engine.load(text, projector=projector, context=512, threads=1, cache_type="f32") as engine:
+        before, after = engine.tokenize("one "), engine.tokenize("two", add_special=False)
+        logits = engine.logits([*before, engine.prepare_image(image), *after])[-1]
+    found = logits - np.logaddexp.reduce(logits)
+    scores = np.array([expected[token] for token in sorted(expected)])
+    ours = found[sorted(expected)]
+    assert np.std(ours) > 1
+    np.testing.assert_allclose(ours, scores, atol=0.2)
 
 
 def test_llama_cpp_can_be_measured_with_recurrent_layers(laboratory: Laboratory) -> None:

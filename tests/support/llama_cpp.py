@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tampu.backends.llamacpp.server import LlamaServer
 
 _CONTEXT = 256
+_CONTEXT_OF_PICTURES = 1024
 
 
 def greedy(
@@ -63,10 +64,22 @@ def heard(path: Path, projector: Path, sound: bytes, before: str, after: str) ->
         before: the text before the sound.
         after: the text behind it.
     """
+    return _perceived("audio", path, projector, sound, before, after)
+
+
+def seen(path: Path, projector: Path, image: bytes, before: str, after: str) -> dict[int, float]:
+    """Return the same after a text with a picture in it, given as an image file."""
+    return _perceived("vision", path, projector, image, before, after)
+
+
+def _perceived(
+    modality: str, path: Path, projector: Path, file: bytes, before: str, after: str
+) -> dict[int, float]:
     request = {
+        "modality": modality,
         "path": str(path),
         "projector": str(projector),
-        "sound": base64.b64encode(sound).decode(),
+        "file": base64.b64encode(file).decode(),
         "before": before,
         "after": after,
     }
@@ -144,11 +157,13 @@ def _answered(path: str, state: str, questions: dict[str, Any]) -> Any:
     return server.handle_systemone({"state": state, "questions": questions})["answers"]
 
 
-def _heard(path: str, projector: str, sound: str, before: str, after: str) -> dict[int, float]:
-    with _hearing(path, projector, embeds=False) as (server, marker):
-        if not sound:
+def _next_scores(
+    modality: str, path: str, projector: str, file: str, before: str, after: str
+) -> dict[int, float]:
+    with _perceiving(path, projector, modality) as (server, marker):
+        if not file:
             return {}
-        prompt = {"prompt_string": f"{before}{marker}{after}", "multimodal_data": [sound]}
+        prompt = {"prompt_string": f"{before}{marker}{after}", "multimodal_data": [file]}
         request = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 1 << 20}
         answer = server.request("/completion", request)
     assert "completion_probabilities" in answer, answer
@@ -157,7 +172,7 @@ def _heard(path: str, projector: str, sound: str, before: str, after: str) -> di
 
 
 def _embedded_sound(path: str, projector: str, embedded: str) -> list[float]:
-    with _hearing(path, projector, embeds=True) as (server, marker):
+    with _perceiving(path, projector, embeds=True) as (server, marker):
         prompt = {"prompt_string": marker, "multimodal_data": [embedded]}
         answer = server.request("/v1/embeddings", {"input": [prompt]})
     assert "data" in answer, answer
@@ -166,8 +181,10 @@ def _embedded_sound(path: str, projector: str, embedded: str) -> list[float]:
 
 
 @contextmanager
-def _hearing(path: str, projector: str, *, embeds: bool) -> Iterator[tuple[LlamaServer, str]]:
-    """Run a server with a projector; it comes with what stands for a sound in a text."""
+def _perceiving(
+    path: str, projector: str, modality: str = "audio", *, embeds: bool = False
+) -> Iterator[tuple[LlamaServer, str]]:
+    """Run a server with a projector; it comes with what stands for a file in a text."""
     import xllamacpp
 
     from tampu.backends.llamacpp.server import LlamaServer
@@ -175,6 +192,7 @@ def _hearing(path: str, projector: str, *, embeds: bool) -> Iterator[tuple[Llama
     parameters = _parameters(path)
     parameters.mmproj.path, parameters.mmproj_use_gpu = projector, False
     parameters.api_keys = ["key"]
+    parameters.n_ctx = _CONTEXT_OF_PICTURES if modality == "vision" else _CONTEXT
     if embeds:
         parameters.embedding = True
         parameters.n_batch = parameters.n_ubatch = _CONTEXT
@@ -186,7 +204,7 @@ def _hearing(path: str, projector: str, *, embeds: bool) -> Iterator[tuple[Llama
             running.handle_metrics()  # its loop has begun
         server = LlamaServer(socket, "key")
         facts = server.request("/props")
-        assert facts["modalities"]["audio"], facts["modalities"]
+        assert facts["modalities"][modality], facts["modalities"]
         yield server, facts["media_marker"]
 
 
@@ -206,7 +224,7 @@ if __name__ == "__main__":
         "texts": _embedded,
         "scored": _scored,
         "state": _answered,
-        "sound": _heard,
+        "modality": _next_scores,
         "embedded": _embedded_sound,
     }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import transformers
-from support.checkpoints import layer_norm, text
+from support.checkpoints import layer_norm, pictures, text
 from support.checkpoints.pictures import VL_EXPERTS, qwen3vl
 from support.checkpoints.recipe import TEXT, YARN, Recipe
 from support.checkpoints.text import gemma3, gptoss, llama4
@@ -29,6 +32,30 @@ FOR_LLAMA_CPP: dict[str, Recipe] = {
     ),
     **layer_norm.FOR_LLAMA_CPP,
     "llama4_usual": llama4(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1),
+}
+
+
+def _deepseek_ocr(name: str) -> Recipe:
+    """As published: twelve layers of SAM's, pictures of 1024 pixels, as many heads of keys."""
+    recipe = pictures.RECIPES[name]
+    values, published = copy.deepcopy((recipe.values, recipe.published))
+    values["text_config"]["num_key_value_heads"] = 4
+    values["vision_config"]["encoder_config"]["rms_norm_eps"] = 1e-6
+    values["vision_config"]["sam_config"] |= {
+        "hidden_size": 16, "num_hidden_layers": 12, "num_attention_heads": 1, "image_size": 1024,
+        "patch_size": 16, "global_attn_indexes": [2, 5, 8, 11],
+    }  # fmt: skip
+    if published:
+        published["language_config"]["num_key_value_heads"] = 4
+        published["vision_config"]["image_size"] = 1024
+        published["vision_config"]["width"]["sam_vit_b"] |= {
+            "global_attn_indexes": [2, 5, 8, 11], "heads": 1, "layers": 12, "width": 16,
+        }  # fmt: skip
+    return replace(recipe, values=values, published=published, processor={})
+
+
+FOR_LLAMA_CPP |= {
+    f"{name}_usual": _deepseek_ocr(name) for name in ("deepseek_ocr", "deepseek_ocr2")
 }
 
 _RANKER = text.RECIPES["bert"].values | {"num_labels": 1}
