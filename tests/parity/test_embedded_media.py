@@ -174,6 +174,17 @@ def test_a_picture_is_encoded_once(laboratory: Laboratory, monkeypatch: pytest.M
     assert len(encoded) == 2
 
 
+def test_what_a_picture_gives_is_captured(laboratory: Laboratory) -> None:
+    points = ["image_hidden_states", "hidden_states:0"]
+    with laboratory.engine(MEDIA) as engine:
+        given = [{"images": [SEEN], "content": "What?"}]
+        found = engine.embed(given, capture={"points": points})
+    [captured] = found.captured
+    rows, [states] = captured["image_hidden_states"][0], captured["hidden_states"].values()
+    assert rows.shape[0] < states.shape[0]
+    np.testing.assert_allclose(states[2 : 2 + len(rows)], rows, atol=1e-6)  # after two marks
+
+
 def test_a_prompt_of_the_model_comes_before_images(laboratory: Laboratory, tmp_path: Path) -> None:
     folder = shutil.copytree(laboratory.checkpoint(MEDIA), tmp_path / "checkpoint")
     settings = {"prompts": {"query": "task: search | query: "}}

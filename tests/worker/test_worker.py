@@ -280,6 +280,7 @@ IMAGE = ChatPrompt(messages=({"role": "user", "content": "x", "media": [b"x"]},)
         (ChatPrompt(messages=CHAT.messages * 1_000), None, "long"),
         (ChatPrompt(messages=({"role": "user", "content": "x" * 99_999},)), None, "long"),
         (IMAGE, None, "media"),
+        (TextPrompt("<__media__>", (b"x",)), None, "media"),
     ],
 )
 def test_requests_are_prepared_beside_their_like(

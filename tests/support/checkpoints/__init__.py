@@ -62,7 +62,7 @@ FAMILIES: dict[str, Recipe] = {
 _IN_DEPTH = text.RECIPES | pictures.RECIPES
 ENCODERS: dict[str, Recipe] = encoders.RECIPES  # `test_encoders` compares these
 HEARING: dict[str, Recipe] = sounds.RECIPES  # `test_audio` compares these
-RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS | HEARING
+RECIPES: dict[str, Recipe] = _IN_DEPTH | FAMILIES | ENCODERS | HEARING | encoders.SEEING
 
 # These are compared with pictures only: their text is that of qwen35moe, of gemma4 or gemma4_small.
 SEEN_ONLY = ("gemma4_seeing", "gemma4_small_seeing", "gemma4_unified_seeing", "qwen35moe_seeing")
@@ -113,4 +113,4 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
 
 
 def _recipe(name: str) -> Recipe:
-    return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS | encoders.SEEING)[name]
+    return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS)[name]
