@@ -106,22 +106,19 @@ def test_the_table_of_the_activation_explains_the_towers_error(
 
 @pytest.mark.parametrize("name", in_depth(WEIGHED))
 def test_every_weight_of_an_encoder_matters(laboratory: Laboratory, name: str) -> None:
-    """But for biases of keys, which change no softmax: what is compared depends on all others.
-
-    In a small picture, or in one with tiles.
-    """
+    """But for biases of keys, which change no softmax: what is compared depends on all others."""
     model, sight = load_reference(name, laboratory.checkpoint(name)), SIGHTS[name]
-    images = [Image.fromarray(picture(*size)) for size in ((40, 30), (100, 150))]
+    shown = sight.small or [sight.process([Image.fromarray(picture(40, 30))])]
     with torch.no_grad():
-        expected = [sight.embed(model, image) for image in images]
+        expected = [sight.embed_processed(model, inputs) for inputs in shown]
         for part, weight in model.named_parameters():
             if part.startswith(("model.text_model", "model.language_model", "lm_head")):
                 continue
             values = weight.clone()
             weight.zero_()
             is_seen = any(
-                np.abs(sight.embed(model, image) - before).max() > 1e-2
-                for image, before in zip(images, expected, strict=True)
+                np.abs(sight.embed_processed(model, inputs) - before).max() > 1e-2
+                for inputs, before in zip(shown, expected, strict=True)
             )
             weight.copy_(values)
             assert is_seen or part.endswith("k_proj.bias"), part

@@ -67,6 +67,7 @@ class Sight:
         masks: whether to take the masks of `generate`, from which those of `forward` differ.
         marks: the argument that says which tokens are images', for models that have one.
         beside: the argument that says which inputs see which tiles, for models that have one.
+        small: arguments of smaller pictures than its processor makes, which take less time.
     """
 
     process: Callable[[Sequence[Image.Image]], Inputs]
@@ -76,10 +77,15 @@ class Sight:
     beside: str | None = None
     laid: int | None = None
     masks: bool = False
+    small: Sequence[Inputs] = ()
 
     def embed(self, model: Any, image: Image.Image) -> Floats:
         """Return the embedding of a picture: (rows, features)."""
-        found = self.features(model, self.process([image]))
+        return self.embed_processed(model, self.process([image]))
+
+    def embed_processed(self, model: Any, inputs: Inputs) -> Floats:
+        """Return the embedding of the picture that the model's arguments are of."""
+        found = self.features(model, inputs)
         while not torch.is_tensor(found):
             found = found.pooler_output if hasattr(found, "pooler_output") else found[0]
         return found.reshape(-1, found.shape[-1]).float().numpy()
@@ -222,6 +228,14 @@ def _deepseek_ocr1(images: Sequence[Image.Image]) -> Inputs:
         crops.append((rows, columns))
     inputs: Inputs = {"pixel_values": _halved(wholes), "num_local_patches": crops}
     return inputs | ({"pixel_values_local": _halved(tiles)} if tiles else {})
+
+
+def _noise(whole: int, tile: int, tiles: Any) -> Inputs:
+    """Return a view of a whole and two tiles, with so many pixels in a row."""
+    generator = torch.Generator().manual_seed(1)
+    wholes = torch.randn((1, 3, whole, whole), generator=generator)
+    cut = torch.randn((2, 3, tile, tile), generator=generator)
+    return {"pixel_values": wholes, "pixel_values_local": cut, "num_local_patches": [tiles]}
 
 
 def _halved(images: Sequence[Image.Image]) -> torch.Tensor:
@@ -415,8 +429,11 @@ SIGHTS: dict[str, Sight] = {
     "lfm2_vl": Sight(_lfm2, _parts, image=7),
     "minicpmv": Sight(_minicpmv, _of_slices, image=7),
     "nemotron_omni": Sight(_nemotron, _of_grids, image=7),
-    "deepseek_ocr": Sight(_deepseek_ocr1, _parts, image=7),
-    "deepseek_ocr2": Sight(_deepseek_ocr, _parts, image=7),
+    "deepseek_ocr": Sight(_deepseek_ocr1, _parts, image=7, small=[_noise(48, 36, (1, 2))]),
+    # Only views of more than 144 rows have the other queries.
+    "deepseek_ocr2": Sight(
+        _deepseek_ocr, _parts, image=7, small=[_noise(48, 36, 2), _noise(156, 36, 2)]
+    ),
     "smolvlm": Sight(_smolvlm, _pixels, image=7),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),
