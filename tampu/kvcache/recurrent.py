@@ -145,13 +145,15 @@ class _BuiltPart:
         read: the cells of the states before.
         written: those of the states after, or the parts of a ragged batch.
         replayed: None: no tokens are replayed.
-        kept: None: no inputs are kept.
+        drafts: which tokens are drafts; None: none is.
+        kept: where their inputs are kept.
     """
 
     batch: MicroBatch | RaggedBatch
     read: Tensor
     written: Tensor
     replayed: Tensor | None = None
+    drafts: Tensor | None = None
     kept: Tensor | None = None
 
     @classmethod
@@ -162,17 +164,18 @@ class _BuiltPart:
         if isinstance(batch, MicroBatch):
             return cls(batch, read, context.input("states_written", (count,), GGMLType.I64))
         parts = context.input("state_parts", (count, PART_NUMBERS), GGMLType.I32)
-        replayed = kept = None
+        replayed = drafts = kept = None
         if batch.replayed:
             replayed = context.input("replayed", (batch.replayed,), GGMLType.I32)
-        if batch.has_drafts:
-            kept = context.input("kept", (batch.tokens,), GGMLType.I64)
-        return cls(batch, read, parts, replayed, kept)
+        if batch.drafts:
+            drafts = context.input("drafts", (batch.drafts,), GGMLType.I32)
+            kept = context.input("kept", (batch.drafts,), GGMLType.I64)
+        return cls(batch, read, parts, replayed, drafts, kept)
 
     @property
     def tensors(self) -> list[Tensor]:
         """Its inputs, in the order of their data."""
-        every = (self.read, self.written, self.replayed, self.kept)
+        every = (self.read, self.written, self.replayed, self.drafts, self.kept)
         return [each for each in every if each is not None]
 
 
@@ -234,8 +237,8 @@ class StateLayer:
                 (batch.tokens, given.shape[1]), given.strides[:1], row * given.strides[0]
             )
             joined = own if part.replayed is None else kept.rows(part.replayed).concat(own, 0)
-            if part.kept is not None:
-                self.context.forward(kept.set_rows(own, part.kept))
+            if part.drafts is not None and part.kept is not None:
+                self.context.forward(kept.set_rows(own.rows(part.drafts), part.kept))
             step = joined.strides[0]
             every.append(joined.strided((1, *joined.shape), (joined.shape[0] * step, step)))
         states = tuple(

@@ -84,7 +84,7 @@ class PlannedBatch:
         if not self.is_ragged:
             return MicroBatch(count, first.tokens, first.continues)
         tokens = sum(each.tokens for each in self.pieces)
-        return RaggedBatch(count, tokens, self._replayed, any(each.drafts for each in self.pieces))
+        return RaggedBatch(count, tokens, self._replayed, len(self._drafts))
 
     @property
     def arrays(self) -> Arrays:
@@ -98,10 +98,16 @@ class PlannedBatch:
             every = [row for each in self.pieces for row in each.replayed]
             replayed[: len(every)] = every
             found.append(replayed)
-        if any(each.drafts for each in self.pieces):
-            kept = [[self.unused] * each.known + [*each.drafts] for each in self.pieces]
-            found.append(np.concatenate(kept).astype(np.int64))
+        if self._drafts:
+            rows = [[False] * each.known + [True] * len(each.drafts) for each in self.pieces]
+            found.append(np.flatnonzero(np.concatenate(rows)).astype(np.int32))
+            found.append(np.array(self._drafts, np.int64))
         return found
+
+    @property
+    def _drafts(self) -> list[int]:
+        """Where the inputs of all drafts are kept."""
+        return [row for each in self.pieces for row in each.drafts]
 
     @property
     def _replayed(self) -> int:

@@ -46,13 +46,13 @@ class RaggedBatch(NamedTuple):
         sequences: the number of sequences.
         tokens: of all of them.
         replayed: tokens before these that are replayed; some may be of no sequence.
-        has_drafts: whether the inputs of some tokens are kept.
+        drafts: of the tokens, those whose inputs are kept.
     """
 
     sequences: int
     tokens: int
     replayed: int
-    has_drafts: bool
+    drafts: int
 
 
 StateView: TypeAlias = tuple[MicroBatch | RaggedBatch, ...]

@@ -62,12 +62,12 @@ def test_right_drafts_are_replayed_before_the_next_tokens() -> None:
         Segment(np.array([[9, kept(2), kept(5)]], np.int32), 2),
     ]
     [batch] = plan_parts(given, 0, cells=20, inputs=KEPT)
-    assert batch.view == RaggedBatch(3, 5, 4, has_drafts=True)
-    read, parts, replayed, drafts = (each.tolist() for each in batch.arrays)
+    assert batch.view == RaggedBatch(3, 5, 4, drafts=3)
+    read, parts, replayed, drafts, rows = (each.tolist() for each in batch.arrays)
     assert read == [7, 8, 9]
     assert replayed == [3, 1, 2, KEPT]
     assert parts == [[0, 0, 4, 1, 1, 1], [0, 2, 5, 1, 3, 2], [2, 1, 8, 0, 1, 0]]
-    assert drafts == [KEPT, KEPT, 0, 4, 5]
+    assert (drafts, rows) == ([2, 3, 4], [0, 4, 5])
 
 
 def test_without_drafts_nothing_is_ragged() -> None:
@@ -80,8 +80,8 @@ def test_a_part_is_cut_after_a_checkpoint() -> None:
     given = [Segment(np.array([[7, kept(0), NO_CELL, 1, 2, kept(1)]], np.int32), 2)]
     batches = plan_parts(given, 0, cells=20, inputs=KEPT)
     assert [each.view for each in batches] == [
-        RaggedBatch(1, 2, 1, has_drafts=False),
-        RaggedBatch(1, 2, 0, has_drafts=True),
+        RaggedBatch(1, 2, 1, drafts=0),
+        RaggedBatch(1, 2, 0, drafts=1),
     ]
     assert [each.arrays[0].tolist() for each in batches] == [[7], [1]]
 
@@ -94,7 +94,7 @@ def test_a_prompt_beside_drafts_is_a_micro_batch() -> None:
     ]
     batches = plan_parts(given, 0, cells=20, inputs=KEPT)
     assert [each.view for each in batches] == [
-        RaggedBatch(2, 3, 0, has_drafts=True),
+        RaggedBatch(2, 3, 0, drafts=1),
         MicroBatch(1, 3),
     ]
 
