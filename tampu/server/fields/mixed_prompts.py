@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tampu.engine.prompts import TextPrompt
+from tampu.engine.requests import Encode
 from tampu.errors import RequestError, require
 from tampu.server.fields.options import MAX_INPUTS
+from tampu.server.serving.serving import Serving
+from tampu.store.catalog import Entry
 
 PROMPT_TEXT, PROMPT_IMAGES = "prompt_string", "multimodal_data"
 
@@ -78,3 +82,24 @@ def _is_sequence(given: list[Any]) -> bool:
     is_flat = all(isinstance(part, str | int) and not isinstance(part, bool) for part in given)
     has_tokens = any(isinstance(part, int) for part in given)
     return is_flat and (has_tokens or len(given) < 2)
+
+
+async def joined(
+    serving: Serving, entry: Entry, prompts: Sequence[Sequence[str | int]]
+) -> list[str | list[int]]:
+    """Return prompts of texts and tokens; as tokens where there are some."""
+    return [await _joined(serving, entry, parts) for parts in prompts]
+
+
+async def _joined(serving: Serving, entry: Entry, parts: Sequence[str | int]) -> str | list[int]:
+    if all(isinstance(part, str) for part in parts):
+        return "".join(map(str, parts))
+    found: list[int] = []
+    for part in parts:
+        if isinstance(part, int):
+            found.append(part)
+        else:
+            asked = Encode(TextPrompt(part), add_special=not found)
+            encoded = await serving.ask_vocabulary(entry, asked)
+            found += encoded.tokens()
+    return found

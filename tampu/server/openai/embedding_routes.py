@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.server.fields.media import ImageSource
-from tampu.server.fields.mixed_prompts import is_mixed, read_prompts
+from tampu.server.fields.mixed_prompts import is_mixed, joined, read_prompts
 from tampu.server.front.body import parsed
 from tampu.server.front.http_response import SHORT, JSONResponse, TaskResponse
 from tampu.server.front.routes import Route, post
@@ -18,7 +18,6 @@ from tampu.server.openai.embeddings import (
     vector_lists,
 )
 from tampu.server.serving.event_response import embedding_warnings
-from tampu.server.serving.mixed_prompts import joined
 from tampu.server.serving.serving import Serving
 
 

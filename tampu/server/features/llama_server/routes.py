@@ -18,7 +18,7 @@ from tampu.server.features.llama_server.output import (
 )
 from tampu.server.features.llama_server.saved_slots import saved_slot_routes
 from tampu.server.features.llama_server.template_caps import TemplateCaps
-from tampu.server.fields.mixed_prompts import read_prompts
+from tampu.server.fields.mixed_prompts import joined, read_prompts
 from tampu.server.fields.options import ModelBody, parse_limited
 from tampu.server.front.body import parsed
 from tampu.server.front.errors import BusyError
@@ -26,7 +26,6 @@ from tampu.server.front.http_response import JSONResponse
 from tampu.server.front.routes import get, post
 from tampu.server.serving.event_response import event_response
 from tampu.server.serving.generation_request import GenerationRequest
-from tampu.server.serving.mixed_prompts import joined
 from tampu.server.serving.serving import Serving
 from tampu.store.catalog import Entry
 from tampu.version import __version__
