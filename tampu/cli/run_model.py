@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tampu.cli.logs import log_to_file
-from tampu.cli.repl.printing import View, answer
+from tampu.cli.repl.printing import View, answer, files_of
 from tampu.cli.repl.select_backend import select_backend
 from tampu.cli.repl.session import Session, SessionOptions, check
 from tampu.cli.standard_input import read_prompt
@@ -113,8 +113,10 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
 def print_embedding(session: Session, text: str | None, dimensions: int | None) -> None:
     """Print the embedding of a text, or its first dimensions, as a JSON array.
 
+    Paths of images and sounds in it are files that belong to it, as in a conversation.
+
     Raises:
-        RequestError: without a text, or for too many dimensions.
+        RequestError: without a text, for a file that is damaged, or for too many dimensions.
     """
     import json
 
@@ -124,7 +126,7 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
         raise RequestError(
             "this is an embedding model: give a text as an argument or on standard input"
         )
-    vector = session.embed(text)
+    vector = session.embed(*files_of(session, text))
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +152,50 @@ def test_coheres_package_embeds_images(server: Server, known: dict[str, list[flo
     expected = [known["image"], known["text"]]
     np.testing.assert_allclose(mixed.embeddings.float_ or [], expected, atol=1e-4)
     assert mixed.texts == ["", "What?"]
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_run_attaches_images_and_sounds(
+    server: Server,
+    known: dict[str, list[float]],
+    embedders: Path,
+    tmp_path: Path,
+    is_private: bool,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
+    model = str(embedders / f"{MEDIA}.gguf") if is_private else MEDIA
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "TAMPU_HOST": nowhere if is_private else server.url,
+        "TAMPU_THREADS": "1",
+    }
+    files = {"seen.png": png(), "heard.wav": HEARD, "damaged.png": png()[:60]}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+
+    def run(prompt: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tampu.cli.entry", "run", model, prompt],
+            env=environment,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    for prompt, name in (("./seen.png", "image"), ("./seen.png ./heard.wav What?", "all")):
+        done = run(prompt)
+        assert done.returncode == 0, done.stderr
+        assert "Added image 'seen.png'" in done.stderr
+        assert ("Added sound 'heard.wav'" in done.stderr) == (name == "all")
+        np.testing.assert_allclose(json.loads(done.stdout), known[name], atol=1e-4)
+    refused = run("./damaged.png")
+    assert refused.returncode
+    assert "damaged.png: " in refused.stderr
 
 
 DAMAGED = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(50)).decode()

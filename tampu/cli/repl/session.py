@@ -182,9 +182,13 @@ class Session:
         if not is_done:
             raise ServerError("the server closed the connection before the end of the answer")
 
-    def embed(self, text: str) -> npt.NDArray[np.float32]:
-        """Return the embedding of a text."""
-        body = {**self._body(self.model, self.parameters), "input": text}
+    def embed(self, text: str, files: Sequence[Any] = ()) -> npt.NDArray[np.float32]:
+        """Return the embedding of a text with images and sounds, or of these alone."""
+        body = self._body(self.model, self.parameters)
+        if files:
+            body["images"] = _in_base64(files)
+        if text or not files:
+            body["input"] = text
         answer = self._backend.ask("POST", "/api/embed", body, None)
         return np.array(answer["embeddings"][0], np.float32)
 
@@ -280,8 +284,12 @@ def _is_same(name: str, other: str) -> bool:
 
 
 def _with_base64(message: Mapping[str, Any]) -> dict[str, Any]:
-    images = [base64.b64encode(image.content).decode() for image in message.get("images", ())]
+    images = _in_base64(message.get("images", ()))
     return {**message, "images": images} if images else dict(message)
+
+
+def _in_base64(files: Sequence[Any]) -> list[str]:
+    return [base64.b64encode(file.content).decode() for file in files]
 
 
 def timing_lines(usage: Usage, load_ns: int) -> str:
