@@ -268,11 +268,6 @@ _OF_ARCHITECTURES: Mapping[str, Projector] = {
             "vision.projector.scale_factor": 1,
             "vision.window_size": 14,
         },
-        keys=lambda file: {
-            f"vision.sam.{name}": file.metadata[file.metadata.full_key(f"sam.{name}")]
-            for name in ("block_count", "embedding_length", "head_count")
-            if file.metadata.has(f"sam.{name}")
-        },
     ),
     "gemma3": Projector(kind="gemma3", defaults=_HALVES | _GELU | _EPSILON, keys=_of_gemma3),
     "gemma4": _GEMMA4,

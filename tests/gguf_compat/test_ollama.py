@@ -323,7 +323,7 @@ ROWS = {
     "deepseekocr": Row(
         "deepseekocr",
         "deepseek2-ocr",
-        keys={"block_count": 2, "vision.head_count": 16},
+        keys={"block_count": 2, "vision.head_count": 16, "sam.head_count": 12},
         arrays={
             "blk.1.ffn_down_exps.weight": zeros(4, 8, 6),
             "blk.1.ffn_down_shexp.weight": zeros(8, 12),
@@ -349,6 +349,7 @@ ROWS = {
             "expert_feed_forward_length": 6,
             "expert_shared_count": 2,
             "vision.attention.head_count": 16,
+            "vision.sam.head_count": 12,
         },
     ),
     "glmocr": Row(
