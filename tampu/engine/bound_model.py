@@ -19,11 +19,12 @@ from tampu.ml.device_map import is_embedding
 from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.vulkan import VISIBLE, usable_devices
-from tampu.models import ASSISTANT, assisted, bind_model
+from tampu.models import ASSISTANT, bind_model
 from tampu.nn import Model
 from tampu.nn.lora import attach
 from tampu.settings.model_settings import DEFAULT_CONTEXT
 from tampu.settings.settings import runner_environment
+from tampu.store.draft import is_assistant
 from tampu.store.model_info import ModelInfo, describe
 
 log = logging.getLogger("tampu")
@@ -118,11 +119,6 @@ def bind(
     options = _bounded(options, bound, may_exceed=may_exceed)
     model.context = options.context
     return bound, options
-
-
-def is_assistant(file: GGUFFile) -> bool:
-    """Whether a file has an assistant, which is bound to the model whose tokens it guesses."""
-    return assisted(file.metadata.architecture) is not None
 
 
 def has_assistant(options: LoadOptions) -> bool:

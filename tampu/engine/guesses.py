@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from tampu.engine.bound_model import BoundModel, is_assistant
+from tampu.engine.bound_model import BoundModel
 from tampu.engine.load_options import LoadOptions
 from tampu.kvcache import KVCacheManager
 from tampu.runner.assistant_drafter import AssistantDrafter
 from tampu.runner.graph_cache import GraphCache
 from tampu.runner.mtp_drafter import MTPDrafter, first_tokens
 from tampu.runner.speculation import Speculation
+from tampu.store.draft import is_assistant
 
 log = logging.getLogger("tampu")
 

@@ -11,8 +11,14 @@ from tampu.ml.gguf import GGUFFile
 from tampu.tokenizer.vocabulary import TOKENS, TYPES, TokenType
 
 _MAX_PADDING = 128  # tokens: vocabularies of one family are padded differently; as in llama.cpp
+_ASSISTANT = "-assistant"  # after the architecture of the model
 _MODEL = "tokenizer.ggml.model"
 _TEMPLATE = "tokenizer.chat_template"
+
+
+def is_assistant(file: GGUFFile) -> bool:
+    """Whether a file guesses the tokens of a model from this model's cache, and is none itself."""
+    return file.metadata.architecture.endswith(_ASSISTANT)
 
 
 def check_draft(draft: GGUFFile, target: GGUFFile) -> None:
@@ -22,6 +28,8 @@ def check_draft(draft: GGUFFile, target: GGUFFile) -> None:
         UnsupportedModelError: saying what does not fit ("it has another vocabulary ...").
         ModelFileError: for a file without a vocabulary.
     """
+    if is_assistant(draft):
+        _check_assistant(draft, target)
     kinds = [file.metadata.string(_MODEL) for file in (draft, target)]
     if kinds[0] != kinds[1]:
         raise UnsupportedModelError(
@@ -43,6 +51,22 @@ def check_draft(draft: GGUFFile, target: GGUFFile) -> None:
         raise UnsupportedModelError(
             f"it is not smaller than the model: {draft.size_bytes} bytes of "
             f"{target.size_bytes}; it would make answers slower"
+        )
+
+
+def _check_assistant(draft: GGUFFile, target: GGUFFile) -> None:
+    """Refuse an assistant of another architecture, or of a model of another width."""
+    architecture = draft.metadata.architecture.removesuffix(_ASSISTANT)
+    if target.metadata.architecture != architecture:
+        raise UnsupportedModelError(
+            f"it guesses the tokens of '{architecture}', and the model is of "
+            f"'{target.metadata.architecture}'"
+        )
+    own = draft.metadata.integer("embedding_length_out")
+    wanted = target.metadata.integer("embedding_length")
+    if own != wanted:
+        raise UnsupportedModelError(
+            f"it guesses the tokens of a model with hidden states of {own} features, not {wanted}"
         )
 
 

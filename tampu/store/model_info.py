@@ -19,6 +19,7 @@ from tampu.gguf_compat import architecture_of
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
+from tampu.store.draft import is_assistant
 from tampu.text import valid_text
 
 # `general.file_type`: the common names of quantizations. The numbers are those of llama.cpp's
@@ -51,7 +52,8 @@ class ModelInfo:
         quantization: the name of the file's quantization, such as Q4_K_M.
         context: the training context length in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: completion, embedding, rerank or decision, and those supported of vision,
+        capabilities: completion, embedding, rerank, decision or draft (an assistant, which
+            guesses another model's tokens), and those supported of vision,
             audio, tools, thinking and insert (fill-in-the-middle).
         template: its chat template; empty if it has none.
         template_problem: why conversations are refused or, if it begins with "for tools", those
@@ -172,7 +174,10 @@ def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str,
     is_embedder = is_encoder or metadata.has("pooling_type")
     kind = "embedding" if is_embedder else "completion"
     kind = "rerank" if metadata.integer("pooling_type", default=0) == _RANK else kind
-    found = ["decision" if metadata.string("decision.type", "") == _DECISIONS else kind]
+    kind = "decision" if metadata.string("decision.type", "") == _DECISIONS else kind
+    if is_assistant(file):
+        return ("draft",)
+    found = [kind]
     return (*found, *file.modalities, *_capabilities_of(template, file.metadata))
 
 

@@ -28,12 +28,15 @@ from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
 from tampu.errors import UnsupportedModelError
 from tampu.ml.backend import Computed
+from tampu.ml.gguf import read_gguf
 from tampu.runner.assistant_drafter import AssistantDrafter
 from tampu.runner.drafters import GuessKind
 from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
 from tampu.runner.step_times import StepTimes
+from tampu.store.draft import check_draft
+from tampu.store.model_info import read_model_info
 
 pytestmark = pytest.mark.parity
 
@@ -294,7 +297,7 @@ def lacks_a_matrix(tensors: dict[str, torch.Tensor]) -> None:
     ("change", "changes", "told"),
     [
         (is_narrow, {}, r"assistant\.nextn\.pre_projection\.weight: its shape is"),
-        (lambda _: None, {"backbone_hidden_size": 96}, r"is \[64, 192\], not \[64, 256\]"),
+        (lambda _: None, {"backbone_hidden_size": 96}, "hidden states of 96 features"),
     ],
 )
 def test_an_assistant_that_does_not_fit_is_named_and_the_model_runs_without(
@@ -314,6 +317,22 @@ def test_an_assistant_that_does_not_fit_is_named_and_the_model_runs_without(
     [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "is not used" in warning
     assert re.search(told, warning)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("gemma3_text", "guesses the tokens of 'gemma4', and the model is of 'gemma3'"),
+     ("gemma4_small", "hidden states of 96 features, not 128")],
+)  # fmt: skip
+def test_an_assistant_of_another_model_is_named_before_it_is_loaded(
+    laboratory: Laboratory, tmp_path: Path, name: str, told: str
+) -> None:
+    width = 96 if name == "gemma4_small" else 128
+    path, _ = make_assistant(laboratory, "gemma4_small", tmp_path, backbone_hidden_size=width)
+    draft = read_gguf(path)
+    assert read_model_info(path).capabilities == ("draft",)
+    with pytest.raises(UnsupportedModelError, match=told):
+        check_draft(draft, read_gguf(laboratory.file(name)))
 
 
 def test_an_assistant_alone_is_refused_with_what_it_is_for(

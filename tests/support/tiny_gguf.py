@@ -10,9 +10,16 @@ import numpy as np
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools }}"
 
 
-def write_gguf(path: Path, *, template: str | None = CHAT_TEMPLATE, **values: object) -> Path:
+def write_gguf(
+    path: Path,
+    *,
+    template: str | None = CHAT_TEMPLATE,
+    hears: bool = False,
+    architecture: str = "llama",
+    **values: object,
+) -> Path:
     """Write a model with these metadata values ("." in names as "__")."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(2048)
     writer.add_embedding_length(64)
     writer.add_block_count(1)
@@ -31,6 +38,8 @@ def write_gguf(path: Path, *, template: str | None = CHAT_TEMPLATE, **values: ob
         else:
             writer.add_string(key, str(value))
     writer.add_tensor("token_embd.weight", np.zeros((10, 64), np.float16))
+    if hears:
+        writer.add_tensor("a.blk.0.norm.weight", np.zeros((8,), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

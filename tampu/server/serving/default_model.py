@@ -16,13 +16,16 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
     """Return the only model in memory that can answer a request, else the only one installed.
 
     The built-in models are left out if there are others, unless they alone are in memory and
-    several of the others can answer. Of several built-in models the first of `BUILT_IN` is taken.
+    several of the others can answer, or unless they alone hear, see or do what
+    else is needed besides chats. Of
+    several built-in models the first of `BUILT_IN` is taken.
 
     Args:
         loaded: the models in memory.
         catalog: of all models.
-        can: the capabilities of which the model needs one, the preferred one first; none: any
-            model can answer, and of several the only one that completes texts is taken.
+        can: the capabilities of which the model needs one, the preferred one first; "completion
+            audio" are two that it needs together. None: any model can answer, and of several the
+            only one that completes texts is taken.
 
     Raises:
         RequestError: if there are none, or several.
@@ -30,21 +33,23 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
     own = _able(_without_built_in(loaded), can)
     if len(own) == 1:
         return own[0]
-    every = catalog.entries()
-    every = _without_built_in(every) or every
+    there = catalog.entries()
+    every = _without_built_in(there) or there
     able = _able(every, can)
+    if can and not able and _PREFERRED[0] not in can:  # a demo does not stand in for a chat model
+        able = _able(there, can)
     # A sole model that cannot answer is returned too: its own error says what it cannot do.
     for found in (able, _able(loaded, can), every):
         if len(found) == 1:
             return found[0]
     if not every:
         raise RequestError("model is required: there are no models")
-    there = (
+    place = (
         f"{len(own)} models are in memory, not one" if own else "several are here, none in memory"
     )
     names = listed([bare_name(entry.full_name) for entry in own or able or every])
     raise RequestError(
-        f"model is required: {there}: {names}; name one in model, or set TAMPU_DEFAULT_MODEL"
+        f"model is required: {place}: {names}; name one in model, or set TAMPU_DEFAULT_MODEL"
     )
 
 
@@ -60,7 +65,8 @@ def _able(entries: Sequence[Entry], can: Sequence[str]) -> Sequence[Entry]:
     if len(entries) == 1 and not can:
         return entries
     for capability in can or _PREFERRED:
-        if able := [entry for entry in entries if capability in entry.info.capabilities]:
+        needed = {*capability.split()}
+        if able := [entry for entry in entries if needed <= {*entry.info.capabilities}]:
             if _without_built_in(able):
                 return able
             return [min(able, key=lambda entry: BUILT_IN.index(bare_name(entry.full_name)))]

@@ -82,6 +82,8 @@ def test_the_built_in_model_that_hears_answers_if_no_other_hears(folder: Path) -
     [answer] = site.call(transcription)
     assert answer.status_code == 200, answer.text
     assert loaded(site) == ["digits"]
+    write_gguf(folder / "embedder.gguf", hears=True, **EMBEDDER)  # it does not write
+    assert site_of(folder).call(transcription)[0].json() == answer.json()
     both = asked("/v1/chat/completions", model="demo"), transcription
     assert [each.status_code for each in site.call(*both, asked("/completion"))] == [200] * 3
 

@@ -21,6 +21,9 @@ from tampu.server.serving.model_defaults import ModelDefaults
 TRANSCRIPT_MARK = "<asr_text>"
 """Of Qwen3-ASR: its answer is `language English<asr_text>` and then the text."""
 
+HEARING = "completion audio"
+"""What a model that transcribes can do; one that embeds sounds does not write."""
+
 _TRANSCRIBE_MARK = "[TRANSCRIBE]"
 _TRANSCRIBE = "Transcribe the speech exactly as it is spoken. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech into English. Answer with the translation alone."

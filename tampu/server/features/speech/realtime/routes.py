@@ -20,7 +20,11 @@ from tampu.server.features.speech.realtime.session import Session
 from tampu.server.features.speech.realtime.settings import SessionSettings, Transcription
 from tampu.server.features.speech.realtime.transcriber import Heard
 from tampu.server.features.speech.transcript_text import TranscriptText
-from tampu.server.features.speech.transcription import speech_form, transcription_request
+from tampu.server.features.speech.transcription import (
+    HEARING,
+    speech_form,
+    transcription_request,
+)
 from tampu.server.fields.options import ModelBody
 from tampu.server.front.caller import current_caller
 from tampu.server.front.errors import BusyError, RateLimitError
@@ -97,7 +101,7 @@ class RealtimeAPI:
     def _find(self, settings: SessionSettings) -> tuple[Entry, str]:
         """Return the model of a session, and its name as the client wrote it."""
         body = ModelBody(model=(settings.transcription or Transcription()).model)
-        entry = self._serving.find_for(body, "audio")
+        entry = self._serving.find_for(body, HEARING)
         return entry, body.model or ""
 
     async def _ask(

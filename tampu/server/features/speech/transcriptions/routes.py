@@ -14,7 +14,11 @@ from tampu.engine.sounds import CutSound, SoundPiece, SoundPieces
 from tampu.errors import ContextLengthError
 from tampu.server.core import Core
 from tampu.server.feature import Feature
-from tampu.server.features.speech.transcription import speech_form, transcription_request
+from tampu.server.features.speech.transcription import (
+    HEARING,
+    speech_form,
+    transcription_request,
+)
 from tampu.server.features.speech.transcriptions.output import TranscriptWriter
 from tampu.server.features.speech.transcriptions.requests import (
     ModelField,
@@ -69,7 +73,7 @@ class TranscriptionsAPI:
         reader = FormReader(http.headers.get("content-type", ""), write)
         await reader.read(chunks(http, "form"))
         field = ModelField(reader.fields.get("model"))
-        entry = self._serving.find_for(field, "audio")
+        entry = self._serving.find_for(field, HEARING)
         form = await asyncio.to_thread(
             read_form,
             reader.lists,
