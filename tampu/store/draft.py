@@ -17,7 +17,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 def is_assistant(file: GGUFFile) -> bool:
-    """Whether a file guesses the tokens of a model from this model's cache, and is none itself."""
+    """Whether a file guesses the tokens of a model from this model's cache, and has none."""
     return file.metadata.architecture.endswith(_ASSISTANT)
 
 

@@ -16,8 +16,7 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
     """Return the only model in memory that can answer a request, else the only one installed.
 
     The built-in models are left out if there are others, unless they alone are in memory and
-    several of the others can answer, or unless they alone hear, see or do what
-    else is needed besides chats. Of
+    several of the others can answer, or unless they alone can do something else than chat. Of
     several built-in models the first of `BUILT_IN` is taken.
 
     Args:
@@ -36,7 +35,7 @@ def only_model(loaded: Sequence[Entry], catalog: Catalog, can: Sequence[str]) ->
     there = catalog.entries()
     every = _without_built_in(there) or there
     able = _able(every, can)
-    if can and not able and _PREFERRED[0] not in can:  # a demo does not stand in for a chat model
+    if can and not able and _PREFERRED[0] not in can:
         able = _able(there, can)
     # A sole model that cannot answer is returned too: its own error says what it cannot do.
     for found in (able, _able(loaded, can), every):
