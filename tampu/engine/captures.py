@@ -38,9 +38,9 @@ class Captured:
     """Captured values: `captured["hidden_states"][3]` is F32, (positions, features).
 
     Router indices are I32, (positions, experts of each token); attention weights are F32, (heads,
-    positions, keys), with all tokens of the prompt as keys, and those of the answer that were
-    captured. Columns of tokens that a token does not attend to are 0. States are F32, (positions,
-    *shape), as the layer has them.
+    positions, keys), heads in the order in which they were asked for, with all tokens of the
+    prompt as keys, and those of the answer that were captured. Columns of tokens that a token does
+    not attend to are 0. States are F32, (positions, *shape), as the layer has them.
 
     Attributes:
         positions: I32, (n,): of the tokens, in the order of the rows.
@@ -131,7 +131,7 @@ class CapturePlan:
     Attributes:
         points: in the order in which they are returned.
         features: of each; of attention weights, how many heads are captured.
-        heads: whose attention weights are captured, ascending; None: those of all.
+        heads: whose attention weights are captured, in the order of the values; None: all.
         positions: I32, (n,), ascending; None: all.
         most: how many positions there can be.
         keys: the columns of attention weights, at most: tokens of the prompt and the answer.
@@ -241,7 +241,7 @@ def plan_capture(
     heads = _heads(options, points, known)
     if options.positions is None and any(map(_is_state, points)):
         first = next(filter(_is_state, points))
-        reason = f"{first} needs positions, such as -1: a step ends at each"
+        reason = f"{first} needs {options.prefix}positions, such as -1: a step ends at each"
         raise RequestError(f"{options.field}: {reason}")
     widths = (len(heads) if heads and _is_weights(each) else known[each] for each in points)
     positions = _positions(options, prompt, most)
@@ -261,10 +261,12 @@ def check_size(options: CaptureOptions, plans: Sequence[CapturePlan]) -> None:
     size = sum(plan.size_bytes for plan in plans)
     if options.max_bytes is not None and size > options.max_bytes:
         count = sum(plan.most for plan in plans)
+        weights = any(_is_weights(point) for plan in plans for point in plan.points)
+        fewer = f", {options.prefix}heads" if weights else ""
         raise RequestError(
             f"{options.field}: {count} positions of {len(plans[0].points)} points can have {size} "
-            f"bytes, and the limit is {options.max_bytes}: ask for fewer points or positions, or "
-            "for a shorter answer"
+            f"bytes, and the limit is {options.max_bytes}: ask for fewer points{fewer} "
+            f"or {options.prefix}positions, or for a shorter answer"
         )
 
 
@@ -280,15 +282,15 @@ def _heads(
     if options.heads is None:
         return None
     seeing = [point for point in points if _is_weights(point)]
-    what = options.field
+    what = options.begin("heads")
     if not seeing:
-        raise RequestError(f"{what}: heads are those of {ATTENTIONS}, which are not captured")
+        raise RequestError(f"{what} are those of {ATTENTIONS}, which are not captured")
     for point in seeing:
         for head in options.heads:
             if not 0 <= head < known[point]:
                 there = f"{point} has heads 0 to {known[point] - 1}"
                 raise RequestError(f"{what}: there is no head {short(head)}: {there}")
-    return tuple(sorted(set(options.heads)))
+    return options.heads
 
 
 def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | None:
@@ -299,8 +301,8 @@ def _positions(options: CaptureOptions, prompt: int, most: int) -> Positions | N
         if not 0 <= each < most:
             where = f"a prompt of {prompt} tokens"
             where += f" and an answer of at most {most - prompt}" if most > prompt else ""
-            message = f"{options.field}: position {short(given)} is outside of {where}"
-            raise RequestError(message)
+            message = f"position {short(given)} is outside of {where}"
+            raise RequestError(f"{options.begin('positions')}: {message}")
     return np.unique(np.asarray(found, np.int32))
 
 

@@ -81,7 +81,7 @@ class CapturingModel(NativeModel):
             positions: of tokens, those below 0 from the end; None: all.
             lora: loaded adapters, as for `generate`.
             steering: changes of values, which are captured changed; as for `generate`.
-            heads: from 0, whose "attentions" are returned; None: all.
+            heads: from 0, whose "attentions" are returned, in this order; None: all.
 
         Raises:
             RequestError: naming a point, a layer, a position or a head that is not there.

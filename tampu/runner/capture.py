@@ -37,7 +37,7 @@ class SequenceCapture:
         take: is given the positions of some tokens, in their order, and the values of each point;
             it is called on the run loop's thread. Attention weights have all tokens so far as keys.
         chunk: the maximum number of the prompt's tokens computed at once; None: as many as fit.
-        heads: whose attention weights it wants, ascending; None: those of all.
+        heads: whose attention weights it wants, in the order of the values; None: all.
         media: points of pictures and sounds; `take` is given their rows as they are read.
     """
 

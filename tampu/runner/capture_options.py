@@ -21,7 +21,9 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             prompt; None: all.
         max_bytes: that the values may have; None: what fits into memory.
         field: what messages call all of this.
-        heads: numbers of heads from 0 whose attention weights are captured; None: all.
+        heads: numbers of heads from 0 whose attention weights are captured, in the order of the
+            values and as often as they are named; None: all.
+        prefix: of the names of the other fields where they are not inside of `field`.
     """
 
     points: tuple[str, ...]
@@ -30,6 +32,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_bytes: int | None = None
     field: str = "capture"
     heads: tuple[int, ...] | None = None
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         """Check that something is captured.
@@ -40,7 +43,11 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         lists = (self.points, self.layers, self.positions, self.heads)
         for name, given in zip(("points", "layers", "positions", "heads"), lists, strict=True):
             if given is not None and not given:
-                raise RequestError(f"{self.field}: {name} is empty")
+                raise RequestError(f"{self.begin(name)} is empty")
+
+    def begin(self, name: str) -> str:
+        """Return how a message about one of the fields begins."""
+        return f"{self.prefix}{name}" if self.prefix else f"{self.field}: {name}"
 
 
 def capture_options(values: Mapping[str, object]) -> CaptureOptions:

@@ -52,14 +52,14 @@ def test_attention_weights_are_shares_of_what_a_token_can_see(engine: Engine) ->
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
-def test_chosen_heads_and_positions_are_parts_of_all(engine: Engine) -> None:
+def test_chosen_heads_are_in_the_order_asked_and_positions_ascend(engine: Engine) -> None:
     every = engine.capture(PROMPT, "attentions")["attentions"]
     some = engine.capture(PROMPT, "attentions", positions=[-1, 4], heads=[2, 0, 2])
     assert some.positions.tolist() == [4, 19]
     for layer, weights in every.items():
         own = some["attentions"][layer]
-        assert own.shape == (2, 2, 20)
-        np.testing.assert_allclose(own, weights[[0, 2]][:, [4, 19]], rtol=1e-4, atol=1e-6)
+        assert own.shape == (3, 2, 20)
+        np.testing.assert_allclose(own, weights[[2, 0, 2]][:, [4, 19]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ class CapturingBody(Protocol):
         include: points as in `Engine.capture`: "hidden_states:12" is of layer 12, "hidden_states"
             of all.
         include_positions: tampu's own: those of tokens; None: all.
-        include_heads: tampu's own: those whose attention weights are captured; None: all.
+        include_heads: tampu's own: those whose attention weights are captured, in this order;
+            None: all.
     """
 
     include: list[str] | None
@@ -66,6 +67,7 @@ def read_capture(
         heads=None if heads is None else tuple(heads),
         max_bytes=min(defaults.max_capture_bytes, _MOST),
         field="include",
+        prefix="include_",
     )
 
 

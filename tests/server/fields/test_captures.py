@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def test_attention_weights_of_chosen_heads(
     answer = http.post(path, json={"model": "tiny", **WEIGHTS, **TEXTS[path]}).json()
     items = answer if isinstance(answer, list) else answer.get("choices") or answer.get("data")
     captured = items[0]["captured"] if items else answer["captured"]
-    asked: dict[str, Any] = {"points": WEIGHTS["include"], "heads": [0, 2]}
+    asked: dict[str, Any] = {"points": WEIGHTS["include"], "heads": [2, 0]}
     if "embed" in path:
         with Engine.load(folder / "embedder.gguf", **LOAD) as embedder:
             expected = embedder.capture(PROMPT, **asked)
@@ -195,7 +196,7 @@ REFUSED = {
     "a layer that is no number": ({"include": ["hidden_states:x"]}, "include: 'hidden_states:x'"),
     "a position outside": (
         {"include": ["hidden_states"], "include_positions": [99999]},
-        "include: position 99999 is outside",
+        "include_positions: position 99999 is outside",
     ),
     "positions of nothing": ({"include_positions": [1]}, "include_positions needs a point"),
     "heads of nothing": ({"include_heads": [0]}, "include_heads needs attentions in include"),
@@ -203,14 +204,16 @@ REFUSED = {
         {"include": ["hidden_states"], "include_heads": [0]}, "include_heads needs attentions"
     ),
     "a head that is not there": (
-        {"include": ["attentions:1"], "include_heads": [99]}, "include: there is no head 99"
+        {"include": ["attentions:1"], "include_heads": [99]},
+        "include_heads: there is no head 99",
     ),
     "a head below 0": (
-        {"include": ["attentions:1"], "include_heads": [-1]}, "include: there is no head -1"
+        {"include": ["attentions:1"], "include_heads": [-1]},
+        "include_heads: there is no head -1",
     ),
-    "no heads": ({"include": ["attentions"], "include_heads": []}, "include: heads is empty"),
+    "no heads": ({"include": ["attentions"], "include_heads": []}, "include_heads is empty"),
     "no positions": (
-        {"include": ["hidden_states"], "include_positions": []}, "include: positions is empty"
+        {"include": ["hidden_states"], "include_positions": []}, "include_positions is empty"
     ),
     "a point that the model does not have": (
         {"include": ["router_logits"]}, "include: the model has no point 'router_logits'"
@@ -232,7 +235,7 @@ def test_what_cannot_be_captured_is_named(
     message = error if isinstance(error, str) else error["message"]
     assert message.startswith(told), message
     if path != "/api/chat":
-        assert error["param"] in ("include", "include_positions", "include_heads")
+        assert error["param"] == re.split("[: ]", told)[0]
 
 
 def test_values_over_the_limit_are_refused_with_their_size_before_anything_is_computed(
@@ -252,6 +255,9 @@ def test_values_over_the_limit_are_refused_with_their_size_before_anything_is_co
     fewer = body | {"include": ["hidden_states:0"], "max_tokens": 4}
     assert http.post("/v1/chat/completions", json=fewer).status_code == 200
     assert generated() != before
+    weights = http.post("/v1/chat/completions", json=body | {"include": ["attentions"]})
+    fewer_of = "fewer points, include_heads or include_positions, or for a shorter answer"
+    assert fewer_of in weights.json()["error"]["message"]
     # All choices share the limit.
     many = http.post("/v1/chat/completions", json=fewer | {"n": 100})
     assert many.status_code == 400
