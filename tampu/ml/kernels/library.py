@@ -278,8 +278,8 @@ def _check_sources(library: ctypes.CDLL, path: Path) -> None:
         found.update(f"{source.name} {source.stat().st_size}\n".encode() + source.read_bytes())
     try:
         compiled = ctypes.c_char_p.in_dll(library, "tampu_sources").value
-    except ValueError:  # compiled before it said so
-        return
+    except ValueError:  # compiled before it had them
+        compiled = None
     if compiled != found.hexdigest().encode():
         raise LibraryError(
             f"{path} was not compiled from the C sources in {_SOURCES}: "

@@ -72,6 +72,11 @@ def test_a_library_of_other_sources_is_refused(
         find_kernels(KernelChoice())
 
 
+def test_a_library_that_does_not_say_its_sources_is_refused() -> None:
+    with pytest.raises(LibraryError, match=r"libc\.so\.6 was not compiled from the C sources"):
+        find_kernels(KernelChoice(), Path("libc.so.6"))
+
+
 def test_a_library_without_sources_beside_it_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
