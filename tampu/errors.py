@@ -42,6 +42,7 @@ import re
 from typing import Self
 
 _LONGER = ", ask for a longer context (num_ctx)"
+_CUT = ", or allow truncation (truncate)"
 _COUNTS = re.compile(r"(\d+) tokens > (\d+) maximum")
 _DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -113,7 +114,7 @@ class ContextLengthError(RequestError):
         """
         return cls(
             f"{what}: {tokens} tokens > {context} maximum, the length of the context: "
-            f"shorten it{_LONGER}, or allow truncation (truncate)"
+            f"shorten it{_LONGER}{_CUT}"
         )
 
     @property
@@ -121,6 +122,10 @@ class ContextLengthError(RequestError):
         """The tokens of the prompt and of the context; None if the message does not have them."""
         found = _COUNTS.search(str(self))
         return (int(found[1]), int(found[2])) if found else None
+
+    def without_truncation(self) -> Self:
+        """Return the error for a prompt with images or sounds, which is never cut."""
+        return type(self)(str(self).replace(_CUT, "; images and sounds are never cut"))
 
     def without_longer(self) -> Self:
         """Return the error for a model that has no longer context."""

@@ -60,7 +60,7 @@ def answer_message(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict
 
 
 def read_messages(
-    messages: Sequence[Mapping[str, Any]], read_file: Callable[[Any, str], Any]
+    messages: Sequence[Mapping[str, Any]], read_file: Callable[[Any, str, str], Any]
 ) -> list[dict[str, Any]]:
     """Return the messages of a program as a template takes them.
 
@@ -98,7 +98,7 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_message(
-    message: Mapping[str, Any], where: str, read_file: Callable[[Any, str], Any]
+    message: Mapping[str, Any], where: str, read_file: Callable[[Any, str, str], Any]
 ) -> dict[str, Any]:
     """Return one message as `read_messages` does; `where` is its place for errors."""
     role = message.get("role")
@@ -115,7 +115,7 @@ def read_message(
             raise RequestError(f"{where}.{field} must be a list, not {type(given).__name__}")
         for index, file in enumerate(given):
             place = f"{where}.{field}[{index}]"
-            files.append(MediaFile(read_file(file, place), place))
+            files.append(MediaFile(read_file(file, place, field), place))
     if found.pop("media", None) is not None:
         raise RequestError(f"{where}.media is not known: files go into images or audio")
     if given_in:

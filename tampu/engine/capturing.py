@@ -235,7 +235,7 @@ class CapturingModel(NativeModel):
             ContextLengthError: for a prompt longer than the context.
             ComputeError: if a logit is NaN or infinite.
         """
-        files = [read_file(image, f"images[{i}]") for i, image in enumerate(images)]
+        files = [read_file(image, f"images[{i}]", "images") for i, image in enumerate(images)]
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be 1 or more, not {chunk}")
         if files:

@@ -85,6 +85,7 @@ class EmbeddingModel(NativeModel):
             lora=dict(lora),
             steering=steering_of(steering),
             capture=None if capture is None else capture_options(capture),
+            field="texts",
         )
         found = self.ask(request)
         vectors = found.array().copy()
@@ -100,4 +101,6 @@ class EmbeddingModel(NativeModel):
 
         `prompt` is as for `embed`. Raises as `logits`, and RequestError for a model without them.
         """
-        return embed_hybrid(self, Embed(embedded_prompts(texts), truncate=False, prompt=prompt))
+        inputs = embedded_prompts(texts)
+        asked = Embed(inputs, truncate=False, prompt=prompt, field="texts")
+        return embed_hybrid(self, asked)

@@ -226,7 +226,7 @@ class Engine(CapturingModel, ScoringModel, EmbeddingModel, AsyncRequests):
             RequestError: if the model takes no images, or cannot take this one; naming a file that
                 cannot be read.
         """
-        return self.media.prepare_image(read_file(image, "image"))
+        return self.media.prepare_image(read_file(image, "image", "images"))
 
     @checked
     def prepare_audio(self, sound: File) -> PreparedMedia:
@@ -240,7 +240,7 @@ class Engine(CapturingModel, ScoringModel, EmbeddingModel, AsyncRequests):
             RequestError: if the model takes no sounds, or cannot take this one; naming a file that
                 cannot be read.
         """
-        return self.media.prepare_audio(read_file(sound, "sound"))
+        return self.media.prepare_audio(read_file(sound, "sound", "audio"))
 
     @checked
     def prepare_file(self, file: File) -> NumberedMedia | PreparedMedia:

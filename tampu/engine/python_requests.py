@@ -57,6 +57,10 @@ class _PillowImage(Protocol):
 EmbeddedPrompt: TypeAlias = TextPrompt | ItemsPrompt
 
 _EMBEDDED = ("content", "images", "audio")  # of a message that is embedded
+_ARRAYS = {
+    "images": "RGB pixels, uint8, (height, width, 3)",
+    "audio": "samples, float32, (n,), mono, 16,000 a second, between -1 and 1",
+}
 _TOOLS = kind_of(Sequence[Message] | None)
 _THINK = kind_of(Think)
 
@@ -142,12 +146,13 @@ def embedded_prompt(given: Prompt | Message, where: str) -> EmbeddedPrompt:
     return TextPrompt.of_parts([*message.get("media", ()), message["content"]])
 
 
-def read_file(file: File, where: str) -> bytes | npt.NDArray[Any]:
+def read_file(file: File, where: str, field: str = "") -> bytes | npt.NDArray[Any]:
     """Return the bytes of a file, RGB pixels, uint8, (height, width, 3), or samples, float32, (n,).
 
     Args:
         file: as `File`.
         where: the argument, for messages.
+        field: `images` or `audio`, if only such a file may be there, for messages.
 
     Raises:
         RequestError: naming a file that cannot be read; for anything else.
@@ -169,7 +174,8 @@ def read_file(file: File, where: str) -> bytes | npt.NDArray[Any]:
         return np.ascontiguousarray(pixels, np.float32)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (3,) or not pixels.size:
         found = f"{pixels.dtype}, {pixels.shape}"
-        raise RequestError(f"{where} must be RGB pixels, uint8, (height, width, 3), not {found}")
+        wanted = _ARRAYS.get(field, " or ".join(_ARRAYS.values()))
+        raise RequestError(f"{where} must be {wanted}, not {found}")
     return pixels
 
 

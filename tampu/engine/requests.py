@@ -141,6 +141,7 @@ class Embed(Computation[Embedded], frozen=True):
         dimensions: how many of each vector's first numbers are wanted; None: all.
         may_be_unpooled: whether a vector for each token will do, if the model has no pooling.
         capture: values inside the model to return too; not with `late_chunking`.
+        field: the client's name for the inputs, with which errors begin.
     """
 
     runs_in: ClassVar[Lane] = "embed"
@@ -152,6 +153,7 @@ class Embed(Computation[Embedded], frozen=True):
     dimensions: int | None = None
     may_be_unpooled: bool = True
     capture: CaptureOptions | None = None
+    field: str = "input"
 
     @property
     def contents(self) -> Sequence[Prompt]:

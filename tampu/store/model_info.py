@@ -52,6 +52,7 @@ class ModelInfo:
         quantization: the name of the file's quantization, such as Q4_K_M.
         context: the training context length in tokens.
         embedding_length: the width of its hidden state.
+        embedding_length_out: the width of its embeddings, which dense layers may change.
         capabilities: completion, embedding, rerank, decision or draft (an assistant, which
             guesses another model's tokens), and those supported of vision,
             audio, tools, thinking and insert (fill-in-the-middle).
@@ -71,6 +72,7 @@ class ModelInfo:
     quantization: str
     context: int
     embedding_length: int
+    embedding_length_out: int
     capabilities: tuple[str, ...]
     template: str
     template_problem: str
@@ -92,6 +94,7 @@ def describe(file: GGUFFile) -> ModelInfo:
     """Return the model info of a parsed file."""
     metadata = file.metadata
     template = model_template(metadata)
+    capabilities = _capabilities(file, template)
     return ModelInfo(
         path=file.path,
         name=file.path.name,
@@ -103,7 +106,8 @@ def describe(file: GGUFFile) -> ModelInfo:
         quantization=_quantization(file),
         context=metadata.integer("context_length", default=0),
         embedding_length=metadata.integer("embedding_length", default=0),
-        capabilities=_capabilities(file, template),
+        embedding_length_out=_embedding_length_out(file, capabilities),
+        capabilities=capabilities,
         template=template.source if template else "",
         template_problem=_problem(template),
         metadata=metadata,
@@ -166,6 +170,17 @@ def _quantization(file: GGUFFile) -> str:
     for tensor in file.tensors.values():
         sizes[tensor.type] += tensor.size_bytes
     return sizes.most_common(1)[0][0].name if sizes else "unknown"
+
+
+def _embedding_length_out(file: GGUFFile, capabilities: Sequence[str]) -> int:
+    """Return the width of embeddings: that of the last dense layer, else what the file says."""
+    metadata = file.metadata
+    width = metadata.integer("embedding_length", default=0)
+    if "embedding" not in capabilities:
+        return width
+    layers = (file.tensors.get(f"{name}.weight") for name in ("dense_3", "dense_2"))
+    found = next((layer.shape[0] for layer in layers if layer and layer.shape), None)
+    return found or metadata.integer("embedding_length_out", default=width)
 
 
 def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str, ...]:

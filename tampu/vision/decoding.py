@@ -91,7 +91,10 @@ def _reader(data: bytes) -> tuple[str, _Reader]:
         return "WebP", WebPImageFile
     if data.startswith(b"BM"):
         return "BMP", BmpImageFile
-    raise RequestError("the image format is not supported; supported: PNG, JPEG, WebP, GIF and BMP")
+    raise RequestError(
+        "the image format is not supported; supported: PNG, JPEG, WebP, GIF and BMP; of videos: "
+        "MP4, MOV, Matroska, WebM and AVI"
+    )
 
 
 def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:

@@ -26,8 +26,11 @@ from support.serving import Server, start_server
 from support.sounds import sound, wav
 
 from tampu import Engine
+from tampu.cli.show import as_text
 from tampu.convert import convert
 from tampu.engine.prompts import MEDIA_MARKER
+from tampu.store.model_info import read_model_info
+from tampu.store.modelfile import Modelfile
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -199,6 +202,7 @@ def test_run_attaches_images_and_sounds(
 
 
 DAMAGED = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(50)).decode()
+VIDEO = base64.b64encode(b"\0\0\0\x18ftypisom" + bytes(50)).decode()
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a model that does not see": (
         "/v1/embeddings",
@@ -240,6 +244,36 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "/v1/embeddings", {"input": "x", "messages": [{"role": "user", "content": "x"}]},
         "messages and input: give one of them",
     ),
+    "images beside input": (
+        "/v1/embeddings", {"input": "x", "images": [IMAGE]},
+        'images is not supported here: give {"content": [parts]} in input, or messages',
+    ),
+    "images in Ollama's older form": (
+        "/api/embeddings", {"prompt": "x", "images": [IMAGE]}, "the route embed takes images",
+    ),
+    "too long, and may be cut": (
+        "/api/embed", {"images": [IMAGE] * 3, "options": {"num_ctx": 64}, "truncate": True},
+        "ask for a longer context (num_ctx); images and sounds are never cut",
+    ),
+    "a content that is not in parts": (
+        "/v1/embeddings", {"input": ["x", {"content": "hello"}]},
+        'input[1] must be a text, tokens, both mixed, {"prompt_string": text} or '
+        '{"content": [parts]}',
+    ),
+    "no parts": ("/v1/embeddings", {"input": {"content": []}}, '{"content": [parts]}'),
+    "an unknown object": ("/v1/embeddings", {"input": {"contents": []}}, '{"content": [parts]}'),
+    "a video that is none": (
+        "/v1/embeddings",
+        {"input": {"content": [{"type": "video_url", "video_url": {
+            "url": "data:video/mp4;base64,AAAA"}}]}},
+        "of videos: MP4, MOV, Matroska, WebM and AVI",
+    ),
+    "a video": (
+        "/v1/embeddings",
+        {"input": {"content": [{"type": "video_url", "video_url": {
+            "url": f"data:video/mp4;base64,{VIDEO}"}}]}},
+        "takes no videos",
+    ),
     "no messages": ("/v1/embeddings", {"messages": []}, "messages is empty"),
     "a message without content": (
         "/v1/embeddings", {"messages": [{"role": "user"}]}, "messages[0].content is missing",
@@ -253,6 +287,12 @@ def test_what_cannot_be_embedded_is_named(server: Server, what: str) -> None:
     response = httpx.post(f"{server.url}{path}", json={"model": MEDIA, **body}, timeout=300)
     assert response.status_code == 400, response.text
     assert message in response.text.replace('\\"', '"')
+
+
+def test_show_says_the_width_of_vectors(embedders: Path) -> None:
+    info = read_model_info(embedders / f"{MEDIA}.gguf")
+    assert (info.embedding_length, info.embedding_length_out) == (128, 192)
+    assert "    embedding length    192\n" in as_text(info, Modelfile())
 
 
 def test_lists_of_models_say_what_it_takes(server: Server) -> None:

@@ -230,6 +230,11 @@ def test_a_projector_file_sees_and_hears_the_same(laboratory: Laboratory, tmp_pa
         ({"image": [SEEN]}, r"texts\[1\].image is not known: an input has content, images, audio"),
         ({"images": [SEEN], "content": "a <__media__>"}, "must not have <__media__>"),
         ({}, r"texts\[1\].content is missing"),
+        *(
+            ({"audio": [samples]}, r"texts\[1\].audio\[0\] must be samples, float32, \(n,\), mono")
+            for samples in (HEARD[:0], HEARD[None], HEARD.astype(np.int16))
+        ),
+        ({"images": [HEARD[None]]}, r"texts\[1\].images\[0\] must be RGB pixels, uint8"),
     ],
 )
 def test_what_cannot_be_embedded_is_named(
@@ -239,14 +244,18 @@ def test_what_cannot_be_embedded_is_named(
         with pytest.raises(RequestError, match=message):
             engine.embed(["x", given])
         assert engine.embed(["x"]).shape == (1, 192)
+        assert engine.embed([]).shape == (0, 192)
 
 
 def test_images_that_do_not_fit_the_context_are_not_cut(laboratory: Laboratory) -> None:
     pictures = [picture(100, 150, seed=seed) for seed in range(6)]
     with laboratory.engine(MEDIA) as engine:
         request = Embed((prompt([*pictures, "x"]),), truncate=True)
-        with pytest.raises(ContextLengthError, match=r"input\[0\] is too large"):
+        with pytest.raises(ContextLengthError, match=r"input\[0\] is too large") as refused:
             engine.ask(request)
+        assert "truncate" not in str(refused.value)
+        with pytest.raises(ContextLengthError, match=r"texts\[1\] is too large"):
+            engine.embed(["x", {"images": pictures}])
         with pytest.raises(RequestError, match="late_chunking is for texts alone"):
             engine.embed(["x", {"images": [SEEN]}], late_chunking=True)
 

@@ -83,6 +83,7 @@ def show(backend: ChatBackend, name: str) -> ModelRef:
 def _info(shown: Mapping[str, Any], name: str) -> ModelInfo:
     details, model_info = shown["details"], shown["model_info"]
     architecture = str(details["family"])
+    width = int(model_info.get(f"{architecture}.embedding_length", 0))
     return ModelInfo(
         path=Path(name),
         name=name,
@@ -92,7 +93,8 @@ def _info(shown: Mapping[str, Any], name: str) -> ModelInfo:
         tensors=0,
         quantization=str(details.get("quantization_level", "")),
         context=int(model_info.get(f"{architecture}.context_length", 0)),
-        embedding_length=int(model_info.get(f"{architecture}.embedding_length", 0)),
+        embedding_length=width,
+        embedding_length_out=int(model_info.get(f"{architecture}.embedding_length_out", width)),
         capabilities=tuple(map(str, shown.get("capabilities", ("completion",)))),
         template=str(shown.get("template", "")),
         template_problem=str(shown.get("template_problem", "")),

@@ -50,11 +50,11 @@ def embed(model: NativeModel, request: Embed) -> Embedded:
         _check_unpooled(request)
     texts, dropped = embedded_tokens(model.requests, request)
     if not texts:
-        return Embedded(b"", model.info.embedding_length, 0)
+        return Embedded(b"", model.info.embedding_length_out, 0)
     options = request.engine_options
     stores = _capture_stores(model, texts, request)
     if request.late_chunking:
-        vectors = _late_chunks(model, texts, options)
+        vectors = _late_chunks(model, texts, request)
     else:
         states = states_of(model, texts, options, model.pooling, stores)
         vectors = np.concatenate(states).astype(np.float32)
@@ -109,8 +109,9 @@ def embedded_tokens(requests: RequestBuilder, request: Embed) -> tuple[list[Sequ
         if (count := length(tokens)) > context and not request.late_chunking:
             if not request.truncate or count > len(tokens):
                 # As llama-server's message does, for clients that look for these words.
-                what = f"input[{index}] is too large"
-                raise ContextLengthError.of(count, context, what)
+                what = f"{request.field}[{index}] is too large"
+                error = ContextLengthError.of(count, context, what)
+                raise error.without_truncation() if count > len(tokens) else error
             dropped += len(tokens) - context
             tokens = _cut(tokens, context, tokenizer.encode(""))
         texts.append(tokens)
@@ -242,21 +243,20 @@ def states_of(
     return rows
 
 
-def _late_chunks(
-    model: NativeModel, chunks: Sequence[Sequence[Item]], options: GenerateOptions
-) -> Rows:
+def _late_chunks(model: NativeModel, chunks: Sequence[Sequence[Item]], request: Embed) -> Rows:
     """Return the embeddings of texts that are computed as one."""
+    field = request.field
     if model.pooling != MEAN:
         raise RequestError(f"late_chunking needs mean pooling; the model's is {model.pooling}")
     empty = next((index for index, chunk in enumerate(chunks) if not chunk), None)
     if empty is not None:
-        raise RequestError(f"input[{empty}] is empty: with late_chunking each must have tokens")
+        raise RequestError(f"{field}[{empty}] is empty: with late_chunking each must have tokens")
     begin, end = model.tokenizer.around
     whole = [*begin, *chain.from_iterable(chunks), *end]
     if (count := length(whole)) > model.context:
-        what = "input with late_chunking is too large"
+        what = f"{field} with late_chunking is too large"
         raise ContextLengthError.of(count, model.context, what)
-    hidden = model.inputs.rows(whole, options, wants_logits=False)
+    hidden = model.inputs.rows(whole, request.engine_options, wants_logits=False)
     found = late_chunked(hidden, [*map(length, chunks)], len(begin))
     check_finite(found, "embeddings", "input")
     return found

@@ -67,7 +67,10 @@ def _sequence(given: Any, field: str) -> list[str | int]:
             return [text]
         case [*parts] if parts and _is_sequence(parts):
             return parts
-    raise RequestError(f"{field} must be a text, tokens, both mixed, or {{{PROMPT_TEXT!r}: text}}")
+    raise RequestError(
+        f'{field} must be a text, tokens, both mixed, {{"{PROMPT_TEXT}": text}} or '
+        '{"content": [parts]}'
+    )
 
 
 def _part(part: Any, field: str) -> str:

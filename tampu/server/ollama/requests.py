@@ -127,9 +127,10 @@ class EmbedRequest(ModelBody, kw_only=True):
 
 
 class EmbeddingsRequest(ModelBody, kw_only=True):
-    """`POST /api/embeddings`, the older form."""
+    """`POST /api/embeddings`, the older form, which has no images."""
 
     prompt: str | None = None
+    images: list[str] | None = None
 
 
 class EmbedResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -246,6 +247,7 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> ModelCall[Embedd
 
 def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> ModelCall[Embedded]:
     """Return the request for an embedding in the older format."""
+    require(not body.images, "images is not supported here: the route embed takes images")
     newer = EmbedRequest(
         model=body.model,
         input=body.prompt,

@@ -44,6 +44,7 @@ class EmbeddingRequest(AdapterBody, kw_only=True):
     prompt_name: str | None = None
     embd_normalize: int = UNIT
     pooling: Any = None
+    images: Any = None
     include: list[str] | None = None
     include_positions: list[int] | None = None
     include_heads: list[int] | None = None
@@ -94,6 +95,8 @@ def parse_embedding(
     _, field = body.given()
     formats = (None, msgspec.UNSET, "float", "base64")
     require(body.encoding_format in formats, "encoding_format must be float or base64")
+    message = 'images is not supported here: give {"content": [parts]} in input, or messages'
+    require(not body.images, message)
     in_range = -1 <= body.embd_normalize <= _MAX_NORM
     require(in_range, f"embd_normalize must be -1 to {_MAX_NORM}, not {body.embd_normalize}")
     require(body.pooling is None, "pooling is set where the model is loaded: TAMPU_POOLING")

@@ -92,6 +92,9 @@ CASES = {
     "older: options have types": older(
         lambda a: a.refuses(400, "num_ctx"), prompt="x", options={"num_ctx": "long"}
     ),
+    "older: images are refused": older(
+        lambda a: a.refuses(400, "images"), prompt="x", images=["AAAA"]
+    ),
     "older: keep_alive is a duration": older(
         lambda a: a.refuses(400, "keep_alive"), prompt="x", keep_alive="soon"
     ),

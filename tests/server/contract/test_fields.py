@@ -95,7 +95,7 @@ MORE = {
     ollama_output.GenerateLine: {*LINE},
     ollama_output.ChatLine: {*LINE},
     ollama.EmbedResponse: {"truncated", "captured"},
-    ollama.EmbeddingsRequest: {"truncate", "truncation", "control_vectors"},
+    ollama.EmbeddingsRequest: {"truncate", "truncation", "control_vectors", "images"},
     ollama.ShowRequest: {"tensors", "memory"},
     ollama_lists.TensorDetails: {"size"},
     manage.CreateRequest: {"modelfile", "path"},
