@@ -34,7 +34,7 @@ KINDS = [
     ("lfm2", "F32", "f16"), ("bloom", "Q8_0", "f16"), ("mpt", "F16", "q8_0"),
 ]  # fmt: skip
 MIXES = 100  # of each kind
-MIXES_WITH_MEDIA = 10
+MIXES_WITH_MORE = 10  # with adapters, guesses and media
 FEW = 4
 
 SEEING = [name for name in SIGHTS if name != "mllama"]
@@ -68,7 +68,7 @@ def test_no_bit_depends_on_some_mixes(laboratory: Laboratory, kind: tuple[str, s
     replace(subject(laboratory, kind), requests=TEXTS[2:-1:3]).check(FEW, kind[0])
 
 
-@pytest.mark.parametrize("mixes", [FEW, pytest.param(MIXES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mixes", [FEW, pytest.param(MIXES_WITH_MORE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [("llama", "Q4_K_M"), ("qwen35", "F32")], ids=lambda kind: kind[0])
 def test_no_bit_depends_on_adapters_of_others(
     laboratory: Laboratory, tmp_path: Path, kind: tuple[str, str], mixes: int
@@ -97,7 +97,7 @@ def test_no_bit_depends_on_adapters_of_others(
     ("type_", "mixes"),
     [
         ("F32", FEW),
-        *(pytest.param(each, MIXES, marks=pytest.mark.slow) for each in TYPES),
+        *(pytest.param(each, MIXES_WITH_MORE, marks=pytest.mark.slow) for each in TYPES),
     ],
 )
 def test_no_bit_depends_on_guesses_of_multi_token_prediction(
@@ -134,7 +134,7 @@ def check_media(
 def test_no_bit_depends_on_what_else_runs_beside_pictures(
     laboratory: Laboratory, name: str, type_: str
 ) -> None:
-    check_media(laboratory, (name, type_), PICTURES, MIXES_WITH_MEDIA)
+    check_media(laboratory, (name, type_), PICTURES, MIXES_WITH_MORE)
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_no_bit_depends_on_what_else_runs_beside_pictures(
 def test_no_bit_depends_on_what_else_runs_beside_sounds(
     laboratory: Laboratory, name: str, type_: str
 ) -> None:
-    check_media(laboratory, (name, type_), SOUNDS, MIXES_WITH_MEDIA)
+    check_media(laboratory, (name, type_), SOUNDS, MIXES_WITH_MORE)
 
 
 @pytest.mark.parametrize(("name", "media"), [("gemma3_vision", PICTURES), ("qwen3_asr", SOUNDS)])
