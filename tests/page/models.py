@@ -58,7 +58,7 @@ def pull(page: Page, name: str) -> None:
 def test_a_model_is_listed_with_what_it_can_do(page: Page) -> None:
     demo = row(page, "demo:latest")
     expect(demo).to_contain_text("gemma3")
-    expect(demo).to_contain_text(re.compile(r"[\d.]+ MB"))
+    expect(demo).to_contain_text(re.compile(r"[\d.]+\sMB"))
     expect(demo).to_contain_text("sees images")
 
 
