@@ -34,8 +34,8 @@ def convert_command(
     mmproj: Annotated[
         Path | None,
         typer.Option(
-            help="GGUF file to write the vision encoder to, as llama.cpp wants it. "
-            "Default: text and vision in one file."
+            help="GGUF file to write the encoders of images and sounds to, as llama.cpp wants it. "
+            "Default: text and encoders in one file."
         ),
     ] = None,
     tensor_type: TensorTypes = None,

@@ -191,6 +191,7 @@ class PrivateServer:
                 keep_alive_s=FOREVER,
                 max_models=_MAX_MODELS,
                 memory_bytes=self._settings.memory,
+                told=(TampuError,),
             )
 
         catalog = FileCatalog(self._settings)

@@ -20,7 +20,7 @@ ASSISTANT = "assistant."
 
 log = logging.getLogger("tampu")
 
-__all__ = ["ASSISTANT", "Architecture", "architectures", "assisted", "bind_model"]
+__all__ = ["ASSISTANT", "Architecture", "architectures", "assisted", "bind_model", "check_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,25 @@ def assisted(architecture: str) -> str | None:
     return next((name for name, entry in entries if architecture in entry.assistants), None)
 
 
+def check_text(architecture: str) -> None:
+    """Check that a file of an architecture has a text model.
+
+    Raises:
+        UnsupportedModelError: for a projector, and for an assistant.
+    """
+    if architecture == "clip":
+        raise UnsupportedModelError(
+            "the file is a projector (mmproj): it has encoders, and no text model. Load the "
+            "model's own file, and name this one as projector= of Engine.load, or in a second FROM "
+            "of a Modelfile"
+        )
+    if target := assisted(architecture):
+        raise UnsupportedModelError(
+            f"architecture '{architecture}' guesses the tokens of a model of '{target}', which its "
+            "file is given to as a draft model (--draft)"
+        )
+
+
 def bind_model(
     weights: Weights,
     projector: Weights | None = None,
@@ -223,11 +242,7 @@ def bind_model(
     metadata = weights.file.metadata
     entry = architectures().get(metadata.architecture)
     if entry is None:
-        if target := assisted(metadata.architecture):
-            raise UnsupportedModelError(
-                f"architecture '{metadata.architecture}' guesses the tokens of a model of "
-                f"'{target}', which its file is given to as a draft model (--draft)"
-            )
+        check_text(metadata.architecture)
         raise UnsupportedModelError(
             f"architecture '{metadata.architecture}' is not known; docs/models.md lists those that "
             "are; others need the engine llamacpp"
@@ -248,6 +263,11 @@ def bind_model(
     files = tuple(filter(None, (weights, projector, assistant)))
     for each in files:
         left = [name for name in each.unused() if not name.startswith(unused)]
+        if left and each is weights and projector and weights.file.modalities:
+            held = " and ".join(weights.file.modalities)
+            raise UnsupportedModelError(
+                f"the model's own file has its encoders ({held}): load it without the projector"
+            )
         if left:
             raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
     for each in files:

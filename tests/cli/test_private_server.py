@@ -18,7 +18,7 @@ from tampu.cli import private_server
 from tampu.cli.private_server import PrivateServer
 from tampu.cli.repl.backend import show
 from tampu.cli.repl.session import Session, SessionOptions
-from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError
+from tampu.errors import ModelNotFoundError, RequestError, RunnerDiedError, UnsupportedModelError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.main import load_model
@@ -116,6 +116,15 @@ def test_switching_models_unloads_the_first(serve: Callable[..., Any], folder: A
     with pytest.raises(ModelNotFoundError):
         one.change("nothing")
     assert text(one.answer("hello"))
+
+
+def test_an_error_of_loading_is_told_once(
+    serve: Callable[..., Any], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_renamed(folder / "tiny.gguf", folder / "mmproj-x.gguf", "clip")
+    with pytest.raises(UnsupportedModelError, match=r"is a projector \(mmproj\)"):
+        session(serve(), str(folder / "mmproj-x.gguf")).load()
+    assert caplog.text == ""
 
 
 def test_answer_after_a_cancelled_one(serve: Callable[..., Any]) -> None:

@@ -134,6 +134,23 @@ def test_a_projector_of_another_model_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_projector_alone_is_named_with_its_use(bound: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"is a projector \(mmproj\).*second FROM"):
+        bound(Tiny(architecture="clip"))
+
+
+def test_a_projector_for_a_file_with_encoders_is_refused(tmp_path: Path) -> None:
+    hears = tiny_weights(Tiny()) | {"a.blk.0.ln1.weight": np.ones(4, np.float32)}
+    sees = tiny_weights(GEMMA) | {"v.blk.0.ln1.weight": np.ones(4, np.float32)}
+    clip = Tiny(architecture="clip")
+    with (
+        Weights(read_model(write_tiny(tmp_path / "a.gguf", GEMMA, weights=sees))) as text,
+        Weights(read_model(write_tiny(tmp_path / "b.gguf", clip, weights=hears))) as projector,
+        pytest.raises(UnsupportedModelError, match=r"own file has its encoders \(vision\)"),
+    ):
+        bind_model(text, projector)
+
+
 # Options
 
 

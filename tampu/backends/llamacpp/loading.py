@@ -24,7 +24,7 @@ from tampu.errors import RequestError, UnsupportedModelError
 from tampu.gguf_compat import as_llama_cpp
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
-from tampu.models import architectures
+from tampu.models import architectures, check_text
 from tampu.nn.lora import check_adapter
 from tampu.sampling.constraint import Constraints
 from tampu.sandbox.client import ForkServerClient
@@ -45,13 +45,14 @@ def load_llamacpp(
 
     Raises:
         UnsupportedModelError: if the wheel is not installed, or llama.cpp does not have the
-            architecture either.
+            architecture either, and for a file without a text model.
         ModelFileError: for a damaged file, and an adapter of another architecture.
         OutOfMemoryError: if the memory is too small.
         DiskFullError: if the file must be copied and the copy does not fit.
     """
     file = as_llama_cpp(read_gguf(path))
     metadata = file.metadata
+    check_text(metadata.architecture)
     try:
         import xllamacpp
     except ImportError as error:

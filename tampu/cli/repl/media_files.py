@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tampu.errors import RequestError
 
@@ -20,7 +21,17 @@ _ENDING = re.compile(
     re.IGNORECASE,
 )
 _ESCAPED = re.compile(r"\\(.)")
+_REMEDY = (
+    "Its projector (mmproj) is missing: create a model with it in a second FROM of a Modelfile"
+)
 _SPACE = re.compile(r"(?<!\\)\s")
+
+
+class NeedsProjector(Protocol):
+    """Says whether a model has the encoder of images, or of sounds, in a file that is missing."""
+
+    def __call__(self, *, is_sound: bool) -> bool:
+        """Return it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ def mentions(text: str) -> Iterator[Mention]:
 
 
 def take_files(
-    text: str, *, can_see: bool, can_hear: bool
+    text: str, *, can_see: bool, can_hear: bool, needs_projector: NeedsProjector
 ) -> tuple[str, list[MediaFile], list[tuple[Path, str]]]:
     """Return a text without the paths of the files that a model takes, and these files.
 
@@ -84,7 +95,10 @@ def take_files(
             continue
         if not (can_hear if mention.is_sound else can_see):
             kind = "sounds" if mention.is_sound else "images"
-            left.append((mention.path, f"the model takes no {kind}; it gets the name only"))
+            why = f"the model takes no {kind}; it gets the name only"
+            if needs_projector(is_sound=mention.is_sound):
+                why += f". {_REMEDY}"
+            left.append((mention.path, why))
             continue
         files.append(read_media(mention))
         kept.append(text[position : mention.start])

@@ -138,7 +138,12 @@ def files_of(session: Session, text: str) -> tuple[str, list[MediaFile]]:
     Raises:
         RequestError: for a file that is not an image or a sound.
     """
-    question, files, left = take_files(text, can_see=session.can_see, can_hear=session.can_hear)
+    question, files, left = take_files(
+        text,
+        can_see=session.can_see,
+        can_hear=session.can_hear,
+        needs_projector=session.needs_projector,
+    )
     for path, why in left:
         print(f"{path}: {why}", file=sys.stderr, flush=True)
     for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -20,7 +21,7 @@ from tampu.cli.listing import models_table
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.repl.spinner import Spinner
 from tampu.cli.server_client import WARNINGS, ServerError
-from tampu.errors import ModelNameError
+from tampu.errors import ModelNameError, RequestError, TampuError
 from tampu.runner.events import Usage
 from tampu.runner.generate_options import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
@@ -28,6 +29,8 @@ from tampu.settings.durations import format_duration
 from tampu.store.model import StoredMessage
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import ModelName
+
+_PLACE = re.compile(r"messages\[(\d+)\]\.images\[(\d+)\]:? ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,14 @@ class Session:
     def can_hear(self) -> bool:
         """Whether the model takes sounds."""
         return "audio" in self.model.info.capabilities
+
+    def needs_projector(self, *, is_sound: bool) -> bool:
+        """Whether the model takes no images, or sounds, because its encoder is in another file."""
+        from tampu.models import architectures  # seldom needed
+
+        entry = architectures().get(self.model.info.architecture)
+        kind = None if entry is None else entry.load()
+        return kind is not None and bool(kind.audio_types if is_sound else kind.vision_types)
 
     @property
     def can_reason(self) -> bool:
@@ -164,7 +175,8 @@ class Session:
             question["images"] = list(files)
         said: list[str] = []
         is_done = False
-        with closing(self._backend.stream(*self._request(question))) as lines:
+        path, body, sent = self._request(question)
+        with closing(self._backend.stream(path, body)) as lines:
             try:
                 for line in lines:
                     self._note(line)
@@ -176,6 +188,10 @@ class Session:
                         yield Content(str(content))
                     if is_done := bool(line.get("done")):
                         self._add_usage(line)
+            except TampuError as error:
+                if named := _with_path(str(error), sent):
+                    raise RequestError(named) from error
+                raise
             finally:
                 if said:
                     self.messages += [question, {"role": "assistant", "content": "".join(said)}]
@@ -227,20 +243,24 @@ class Session:
         options = {name: value for name, value in parameters.items() if name != "engine"}
         return {"model": model.name, "options": options, **self._fields}
 
-    def _request(self, question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of the request for an answer."""
+    def _request(
+        self, question: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any], list[Mapping[str, Any]]]:
+        """Return the path and the body of the request for an answer, and its messages."""
         body = self._body(self.model, self.parameters)
         if self.format is not None:
             body["format"] = self.format
         if self.think is not None and self.can_reason:
             body["think"] = self.think
         if not self.model.info.template:
-            return "/api/generate", body | {"prompt": question["content"], "system": self.system}
+            given = {"prompt": question["content"], "system": self.system}
+            return "/api/generate", body | given, []
         messages, prefix = [*self.messages, question], list(self.model.messages)
         if self._backend.adds_prefix and messages[: len(prefix)] == prefix:
             messages = messages[len(prefix) :]
         first = [{"role": "system", "content": self.system}] if self.system else []
-        return "/api/chat", body | {"messages": [*first, *map(_with_base64, messages)]}
+        sent: list[Mapping[str, Any]] = [*first, *messages]
+        return "/api/chat", body | {"messages": [*map(_with_base64, sent)]}, sent
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Keep the warnings of a response that have not been shown yet."""
@@ -290,6 +310,15 @@ def _with_base64(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_base64(files: Sequence[Any]) -> list[str]:
     return [base64.b64encode(file.content).decode() for file in files]
+
+
+def _with_path(message: str, sent: Sequence[Mapping[str, Any]]) -> str:
+    """Return an error with the path of the file that it names by its place; "": it names none."""
+    if (found := _PLACE.match(message)) is None:
+        return ""
+    number, place = int(found[1]), int(found[2])
+    files = sent[number].get("images", ()) if number < len(sent) else ()
+    return f"{files[place].path}: {message[found.end() :]}" if place < len(files) else ""
 
 
 def timing_lines(usage: Usage, load_ns: int) -> str:

@@ -20,7 +20,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError, RequestError
+from tampu.errors import (
+    LoadCancelledError,
+    ModelFileError,
+    OutOfMemoryError,
+    RequestError,
+    TampuError,
+)
 from tampu.runner.events import BatchCounts
 from tampu.server.serving.crash_loop import CrashLoopBackoff
 from tampu.server.serving.generation_request import FOREVER
@@ -50,6 +56,7 @@ class ModelManager:
         crashed: Callable[[str], None] = lambda _: None,
         computed: Callable[[BatchCounts], None] = lambda _: None,
         crash_backoff: CrashLoopBackoff | None = None,
+        told: tuple[type[TampuError], ...] = (RequestError,),
         may_reload: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +72,7 @@ class ModelManager:
             crashed: called with the name of each model whose process has crashed.
             computed: called with the batches of a model since the last call.
             crash_backoff: refuses models that crash too often; None: three times within a minute.
+            told: the errors of loading that waiting requests get, so that the log does not warn.
             may_reload: whether requests may have models loaded with other options.
             clock: returns the seconds since 1970, for reported expiry times; models are unloaded by
                 the event loop's clock.
@@ -77,6 +85,7 @@ class ModelManager:
         self._computed = computed
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._may_reload = may_reload
+        self._told = told
         self._turn = asyncio.Lock()
         self._is_closing = False
         self.options = options
@@ -158,7 +167,7 @@ class ModelManager:
                 keep_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
                 context = overrides.get("context") or self._context(entry)
                 pending = PendingLoad(task, entry, context, keep_s)
-                task.add_done_callback(functools.partial(_retrieve, pending))
+                task.add_done_callback(functools.partial(_retrieve, pending, self._told))
                 self._loading[entry.name] = pending
             model = await self._loading[entry.name].outcome(self._release)
             if model.runner.is_alive and fits(model.options, overrides):
@@ -288,10 +297,11 @@ def _file(entry: Entry) -> tuple[str, float]:
     return str(entry.info.path), entry.modified_s
 
 
-def _retrieve(pending: PendingLoad, task: asyncio.Task[ManagedModel]) -> None:
+def _retrieve(
+    pending: PendingLoad, told: tuple[type[TampuError], ...], task: asyncio.Task[ManagedModel]
+) -> None:
     """Retrieve a task's error, so that asyncio does not report it if no request waits."""
     if task.cancelled() or (error := task.exception()) is None:
         return
-    # The request that asked for it gets the error; the log does not warn of it as well.
-    is_told = isinstance(error, RequestError) and pending.waiting > 0
+    is_told = isinstance(error, told) and pending.waiting > 0
     logger.log(logging.INFO if is_told else logging.WARNING, "loading failed: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.sounds import sound, wav
 
-from tampu.cli.repl.media_files import mentions, take_files
+from tampu.cli.repl.media_files import MediaFile, mentions, take_files
 from tampu.cli.repl.printing import files_of
-from tampu.errors import RequestError
+from tampu.cli.repl.session import Session
+from tampu.cli.server_client import ServerError
+from tampu.errors import RequestError, TampuError
 
 
 @pytest.fixture
@@ -31,7 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-take = partial(take_files, can_see=True, can_hear=True)
+def needs_none(*, is_sound: bool) -> bool:  # noqa: ARG001 - as the protocol says
+    return False
+
+
+take = partial(take_files, can_see=True, can_hear=True, needs_projector=needs_none)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +138,43 @@ def test_mentions_of_any_text_are_in_order(text: str) -> None:
 def test_a_file_that_a_model_does_not_get_is_said(
     capsys: pytest.CaptureFixture[str], can_see: bool, text: str, printed: str
 ) -> None:
-    session: Any = SimpleNamespace(can_see=can_see, can_hear=False)
+    session: Any = SimpleNamespace(can_see=can_see, can_hear=False, needs_projector=needs_none)
     assert files_of(session, text) == (text, [])
     assert capsys.readouterr().err.strip() == printed
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("architecture", "sees", "hears"),
+    [("llama", True, True), ("gpt2", False, False), ("unknown", False, False)],
+)
+def test_a_missing_projector_is_said_if_the_architecture_has_encoders(
+    architecture: str, sees: bool, hears: bool
+) -> None:
+    info = SimpleNamespace(architecture=architecture, capabilities=("completion",))
+    model: Any = SimpleNamespace(info=info, system="", parameters={}, messages=())
+    backend: Any = SimpleNamespace()
+    needs = Session(backend, model).needs_projector
+    for text, told in (("./a.png", sees), ("./f.wav", hears)):
+        [(_, why)] = take_files(text, can_see=False, can_hear=False, needs_projector=needs)[2]
+        assert ("second FROM of a Modelfile" in why) == told
+
+
+@pytest.mark.parametrize("kind", [RequestError, ServerError])
+def test_an_error_of_the_model_about_a_file_has_its_path(kind: type[TampuError]) -> None:
+    def stream(path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        assert (path, len(body["messages"])) == ("/api/chat", 2)
+        raise kind(errors.pop())
+        yield {}
+
+    info = SimpleNamespace(template="{{ messages }}", capabilities=("completion", "audio"))
+    model: Any = SimpleNamespace(name="m", info=info, system="Hear", parameters={}, messages=())
+    backend: Any = SimpleNamespace(adds_prefix=False, stream=stream)
+    file = MediaFile(Path("trunc.wav"), b"RIFF", is_sound=True)
+    errors = ["messages[2].images[0]: is cut", "messages[1].images[0]: is cut"]
+    for told in (r"^trunc\.wav: is cut", r"^messages\[2\]"):
+        with pytest.raises(TampuError, match=told):
+            list(Session(backend, model).answer("hello", [file]))
 
 
 @pytest.mark.parametrize("suffix", ["wav", "mka", "mkv", "webm", "M4A"])

@@ -6,7 +6,6 @@ Sources: Voxtral's `encode_transcription` in mistral-common, Qwen3-ASR's
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +26,6 @@ HEARING = "completion audio"
 _TRANSCRIBE_MARK = "[TRANSCRIBE]"
 _TRANSCRIBE = "Transcribe the speech exactly as it is spoken. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech into English. Answer with the translation alone."
-_WORD = re.compile(r"[A-Za-z][A-Za-z -]{1,40}")
 _NAMES = {
     "ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
     "es": "Spanish", "fa": "Persian", "fi": "Finnish", "fil": "Filipino", "fr": "French",
@@ -35,6 +33,21 @@ _NAMES = {
     "ko": "Korean", "mk": "Macedonian", "ms": "Malay", "nl": "Dutch", "pl": "Polish",
     "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sv": "Swedish", "th": "Thai",
     "tr": "Turkish", "vi": "Vietnamese", "yue": "Cantonese", "zh": "Chinese",
+}  # fmt: skip
+_ISO_639_1 = {
+    "aa", "ab", "ae", "af", "ak", "am", "an", "ar", "as", "av", "ay", "az", "ba", "be", "bg",
+    "bi", "bm", "bn", "bo", "br", "bs", "ca", "ce", "ch", "co", "cr", "cs", "cu", "cv", "cy",
+    "da", "de", "dv", "dz", "ee", "el", "en", "eo", "es", "et", "eu", "fa", "ff", "fi", "fj",
+    "fo", "fr", "fy", "ga", "gd", "gl", "gn", "gu", "gv", "ha", "he", "hi", "ho", "hr", "ht",
+    "hu", "hy", "hz", "ia", "id", "ie", "ig", "ii", "ik", "io", "is", "it", "iu", "ja", "jv",
+    "ka", "kg", "ki", "kj", "kk", "kl", "km", "kn", "ko", "kr", "ks", "ku", "kv", "kw", "ky",
+    "la", "lb", "lg", "li", "ln", "lo", "lt", "lu", "lv", "mg", "mh", "mi", "mk", "ml", "mn",
+    "mr", "ms", "mt", "my", "na", "nb", "nd", "ne", "ng", "nl", "nn", "no", "nr", "nv", "ny",
+    "oc", "oj", "om", "or", "os", "pa", "pi", "pl", "ps", "pt", "qu", "rm", "rn", "ro", "ru",
+    "rw", "sa", "sc", "sd", "se", "sg", "si", "sk", "sl", "sm", "sn", "so", "sq", "sr", "ss",
+    "st", "su", "sv", "sw", "ta", "te", "tg", "th", "ti", "tk", "tl", "tn", "to", "tr", "ts",
+    "tt", "tw", "ty", "ug", "uk", "ur", "uz", "ve", "vi", "vo", "wa", "wo", "xh", "yi", "yo",
+    "za", "zh", "zu",
 }  # fmt: skip
 _CODES = {name.lower(): code for code, name in _NAMES.items()}
 
@@ -59,8 +72,10 @@ class SpeechTask:
             return
         message = "language is not supported here: a translation is in English"
         require(not self.translates, message)
-        is_word = _WORD.fullmatch(self.language) is not None
-        require(is_word, f"language must be a code such as en, not {self.language[:50]!r}")
+        given = self.language.lower()
+        is_known = given in _ISO_639_1 or given in _NAMES or given in _CODES
+        told = f"language must be a code of ISO 639-1 such as en, not {self.language[:50]!r}"
+        require(is_known, told)
 
     @property
     def language_name(self) -> str:

@@ -69,6 +69,17 @@ def test_qwens_prompt_is_that_of_transformers(tmp_path: Path, language: str, pro
     assert form.prompt(b"file") == TextPrompt(form.text, (b"file",))
 
 
+@pytest.mark.parametrize("language", ["klingon", "en-US", "xx", "eng", "?!"])
+def test_what_is_not_a_language_is_refused(language: str) -> None:
+    with pytest.raises(RequestError, match=r"language must be a code of ISO 639-1 such as en"):
+        SpeechTask(language=language)
+
+
+@pytest.mark.parametrize("language", ["en", "DE", "cy", "yue", "German"])
+def test_codes_and_names_of_languages_are_taken(language: str) -> None:
+    assert SpeechTask(language=language).instruction.endswith(f"The language is {language}.")
+
+
 def test_every_language_of_qwens_is_known(tmp_path: Path) -> None:
     defaults = defaults_of("qwen3_asr", tmp_path)
     for code, name in LANGUAGE_CODE_TO_NAME.items():
@@ -76,7 +87,7 @@ def test_every_language_of_qwens_is_known(tmp_path: Path) -> None:
         assert text is not None
         assert text.endswith(f"language {name}<asr_text>")
     with pytest.raises(RequestError, match="language must be one that Qwen3-ASR knows"):
-        speech_form(SpeechTask(language="Klingon"), "m", defaults)
+        speech_form(SpeechTask(language="cy"), "m", defaults)
     with pytest.raises(RequestError, match='"m" only transcribes: choose another model'):
         speech_form(SpeechTask(translates=True), "m", defaults)
 
