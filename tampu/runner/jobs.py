@@ -16,6 +16,7 @@ from tampu.runner.graph_cache import GraphCache, PreparedGraph
 from tampu.runner.layout import PlacedMedia
 from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
+from tampu.runner.watchdog import StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class ForwardJob:
     The methods are called in this order; `fail` may replace any.
     """
 
-    kind: ClassVar[str] = "batch"
+    kind: ClassVar[StepKind] = "batch"
     plan: Plan
     scheduler: Scheduler
     outputs: OutputProcessor
@@ -154,7 +155,7 @@ class EncoderJob:
     outputs: OutputProcessor
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> StepKind:
         """The kind of what it encodes: image or sound."""
         return "sound" if self.placed.item.is_audio else "image"
 

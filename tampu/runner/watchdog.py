@@ -7,14 +7,18 @@ progress. A step may legitimately take minutes: its limit derives from earlier s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 _TIMES_EXPECTED = 10.0
-_STEPS = MappingProxyType(
+StepKind: TypeAlias = Literal["batch", "warm-up", "image", "sound"]
+
+_STEPS: Mapping[StepKind, str] = MappingProxyType(
     {
         "batch": "computing {} tokens",
+        "warm-up": "computing {} tokens ahead of time",
         "image": "encoding an image of {} rows",
         "sound": "encoding a sound of {} rows",
     }
@@ -37,7 +41,7 @@ class Watchdog:
         """Start idle; `clock` returns the time in seconds."""
         self._clock = clock
         self._activity: _Activity | None = None
-        self._slowest_s: dict[str, float] = {}  # per token or row, for each kind of step
+        self._slowest_s: dict[StepKind, float] = {}  # per token or row, for each kind of step
 
     def idle(self) -> None:
         """Report that there is nothing to do."""
@@ -47,13 +51,13 @@ class Watchdog:
         """Report the start of something quick."""
         self._activity = _Activity(what, self._clock())
 
-    def wait(self, kind: str, size: int) -> None:
+    def wait(self, kind: StepKind, size: int) -> None:
         """Report waiting for the result of a step of `size` tokens, or of an encoder's rows."""
         known = self._slowest_s.get(kind)
         expected_s = None if known is None else size * known
         self._activity = _Activity(_STEPS[kind].format(size), self._clock(), expected_s)
 
-    def computed(self, kind: str, size: int, seconds: float) -> None:
+    def computed(self, kind: StepKind, size: int, seconds: float) -> None:
         """Report how long a step took."""
         self._slowest_s[kind] = max(self._slowest_s.get(kind, 0.0), seconds / max(size, 1))
         self.busy("sampling")

@@ -183,7 +183,10 @@ def test_a_terminal_gets_no_control_characters(
         (("a.wav", "./a.wav", "-o", "out"), "two of the files would have the same name"),
         (("a.wav", "--model", "nothing"), "Error: a.wav: model 'nothing' not found"),
         (("a.wav", "--model", "demo"), 'Error: a.wav: "demo" does not support audio'),
-        (("a.wav", "--language", "?"), "Error: a.wav: language must be a code such as en"),
+        (
+            ("a.wav", "--language", "?"),
+            "Error: a.wav: language must be a code of ISO 639-1",
+        ),
         (("a.wav", "--translate", "--language", "en"), "a translation is in English"),
     ],
 )

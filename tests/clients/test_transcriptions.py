@@ -206,7 +206,7 @@ def test_qwen_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
     ):
         client.audio.translations.create(**form(model=QWEN))
     with pytest.raises(openai.BadRequestError, match="language must be one that Qwen3-ASR knows"):
-        client.audio.transcriptions.create(**form(model=QWEN, language="tlh"))
+        client.audio.transcriptions.create(**form(model=QWEN, language="cy"))
 
 
 def test_voxtral_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
@@ -232,7 +232,7 @@ def test_voxtral_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
         ({"known_speaker_references": ["data:audio/wav;base64,UklG"]}, r"known_speaker_references"),
         ({"response_format": "srt", "stream": True}, "stream needs the response_format json, text"),
         ({"temperature": 2}, "temperature must be a number from 0 to 1, not '2'"),
-        ({"language": "?!"}, "language must be a code such as en"),
+        ({"language": "?!"}, "language must be a code of ISO 639-1 such as en"),
         ({"include": ["words"]}, r"include\[\] must be logprobs, not 'words'"),
         ({"include": ["logprobs"], "response_format": "text"}, "include.. needs the response_form"),
         (

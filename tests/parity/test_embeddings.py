@@ -114,7 +114,7 @@ def test_late_chunks_are_means_of_one_texts_states(laboratory: Laboratory) -> No
 
 @pytest.mark.parametrize(
     ("texts", "message"),
-    [([[9] * 100, [9] * 30], "too large"), ([[9], []], r"input\[1\] is empty")],
+    [([[9] * 100, [9] * 30], "too large"), ([[9], []], r"texts\[1\] is empty")],
 )
 def test_late_chunks_that_do_not_fit_are_refused(
     laboratory: Laboratory, texts: list[list[int]], message: str

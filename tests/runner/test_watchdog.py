@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 from tampu.ml.backend import Computed
 from tampu.runner.step_inputs import StepInputs
-from tampu.runner.watchdog import Watchdog
+from tampu.runner.watchdog import StepKind, Watchdog
 
 
 class Clock:
@@ -57,9 +57,16 @@ def test_a_step_may_take_ten_times_its_expected_duration(clock: Clock) -> None:
     assert "computing 512 tokens for 2561 s" in watchdog.hang_reason(60)
 
 
-@pytest.mark.parametrize(("kind", "named"), [("image", "an image"), ("sound", "a sound")])
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("image", "encoding an image of 1 rows"),
+        ("sound", "encoding a sound of 1 rows"),
+        ("warm-up", "computing 1 tokens ahead of time"),
+    ],
+)
 def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(
-    clock: Clock, kind: str, named: str
+    clock: Clock, kind: StepKind, named: str
 ) -> None:
     watchdog = Watchdog(clock)
     watchdog.computed("batch", 1, 0.001)
@@ -67,7 +74,7 @@ def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(
     clock.now_s += 599
     assert watchdog.hang_reason(60) == ""
     clock.now_s += 2
-    assert f"encoding {named} of 1 rows for 601 s" in watchdog.hang_reason(60)
+    assert f"{named} for 601 s" in watchdog.hang_reason(60)
 
 
 def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle() -> None:

@@ -31,6 +31,7 @@ WHOLE = {
     "a written escape": (b"\\\\ud83d", "\\ud83d"),
     "a backslash before half": (b"\\\\\\u00e9", "\\é"),
 }
+SAID = [{"role": "user", "content": "caf?"}]
 
 
 def asked(words: bytes) -> bytes:
@@ -76,16 +77,15 @@ def test_a_marked_body_is_read_without_a_warning(site: Site, encoding: str) -> N
 @pytest.mark.parametrize(
     ("path", "more"),
     [
-        ("/v1/chat/completions", {"stream": True}),
-        ("/v1/messages", {"max_tokens": 5, "stream": True}),
+        ("/v1/chat/completions", {"messages": SAID, "stream": True}),
+        ("/v1/messages", {"messages": SAID, "max_tokens": 5, "stream": True}),
         ("/v1/embeddings", {"model": "embedder", "input": "caf?"}),
     ],
 )
 def test_streams_and_tasks_have_the_warning_too(
     site: Site, path: str, more: dict[str, Any]
 ) -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "caf?"}], **more}
-    content = json.dumps(body).encode().replace(b"?", b"\xe9")
+    content = json.dumps({"model": "m", **more}).encode().replace(b"?", b"\xe9")
     [answer] = site.call(("POST", path, {"content": content}))
     assert answer.status_code == 200
     assert "U+FFFD" in answer.headers[WARNING]

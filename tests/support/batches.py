@@ -17,7 +17,8 @@ def line(
 ) -> dict[str, Any]:
     """Return a row that asks `m` this."""
     messages = [{"role": "user", "content": content}]
-    body = {"model": "m", "messages": messages} | body
+    said = {"messages": messages} if url == "/v1/chat/completions" else {}
+    body = {"model": "m", **said, **body}
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
