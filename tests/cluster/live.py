@@ -113,9 +113,8 @@ def test_errors_have_their_status(
 def test_an_adapter_that_the_model_does_not_have_is_an_error(
     live: Live, path: str, lora: dict[str, Any]
 ) -> None:
-    answer = live.client.post(
-        path, json={"model": "demo", "input": "a", "messages": QUESTION} | lora
-    )
+    said = {"messages": QUESTION} if path == "/v1/chat/completions" else {"input": "a"}
+    answer = live.client.post(path, json={"model": "demo", **said, **lora})
     assert answer.status_code == 400
     assert "has no adapter" in answer.json()["error"]["message"]
 
