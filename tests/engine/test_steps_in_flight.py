@@ -90,7 +90,7 @@ def test_answers_are_those_of_one_step_in_flight(
             assert engine.runner.graphs.backend.counts.plans == plans
     assert bool(queued) is is_queued
     queued.clear()
-    monkeypatch.setattr(model_loader, "_device_tokens", lambda *_: None)
+    monkeypatch.setattr(model_loader, "device_tokens_of", lambda *_: None)
     with Engine.load(path, offload=Offload(99), **FOUR) as engine:
         assert answers(engine, options) == found
     assert not queued

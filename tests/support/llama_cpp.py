@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -200,6 +202,8 @@ def _perceiving(
         socket = Path(folder) / "s.sock"
         parameters.hostnames = [str(socket)]
         running = xllamacpp.Server(parameters)
+        # Its end may wait for its own thread forever, so it lives as long as this process.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(running))
         if not embeds:
             running.handle_metrics()  # its loop has begun
         server = LlamaServer(socket, "key")
@@ -229,3 +233,5 @@ if __name__ == "__main__":
     }
     found = next((kinds[key] for key in kinds if key in asked), _answer)(**asked)
     sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    os._exit(0)

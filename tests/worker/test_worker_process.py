@@ -321,7 +321,7 @@ async def test_a_device_that_hangs_is_detected(tmp_path: Path) -> None:
         program=program,
         hang_s=1.5,
     )
-    with pytest.raises(RunnerDiedError, match="hung: computing 1 tokens for"):
+    with pytest.raises(RunnerDiedError, match=r"hung: computing \d+ tokens for"):
         await collect(worker, "hello", GenerateOptions(ignore_eos=True))
     await worker.close()
 
