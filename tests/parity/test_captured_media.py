@@ -28,7 +28,9 @@ SOUNDS = [sound(8.7), sound(0.03, 1)]
 
 
 def limit(name: str) -> float:
-    return 2e-3 if RECIPES[name].approximate_tower else 1e-5
+    """Where ggml takes the GELU of the text from a table, the encoder's is from it too."""
+    recipe = RECIPES[name]
+    return 2e-3 if recipe.approximate or recipe.approximate_tower else 1e-5
 
 
 @pytest.mark.parametrize("name", HEARING)

@@ -76,7 +76,7 @@ def tampu(*arguments: object) -> None:
 
 def answers(model: str, name: str) -> Answers:
     """Load a model by its name or path, and return what it says."""
-    with Engine.load(model, context=128, threads=1) as engine:
+    with Engine.load(model, context=RECIPES[name].pictures_context, threads=1) as engine:
         if name == "bert":
             return Answers((engine.embed([PROMPT]),), ())
         prompts: list[list[Any]] = [list(PROMPT)]

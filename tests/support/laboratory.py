@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from _pytest.mark import ParameterSet
-from support.checkpoints import ENCODERS, RECIPES, load_reference, make_checkpoint
+from support.checkpoints import ENCODERS, RECIPES, load_reference, make_checkpoint, recipe_of
 from support.dequantized import take_stored_weights, take_weights
 from support.parity_report import ParityError
 from transformers import PreTrainedModel
@@ -96,7 +96,7 @@ class Laboratory:
         """Return the engine with the model `name` in a file of the type `type_`."""
         return Engine.load(
             self.file(name, type_),
-            context=RECIPES[name].pictures_context,
+            context=recipe_of(name).pictures_context,
             slots=slots,
             threads=1,  # two would wait for each other at every one of these tiny operations
             cache_type=cache,

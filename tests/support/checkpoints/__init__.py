@@ -47,6 +47,7 @@ __all__ = [
     "draw_weights",
     "load_reference",
     "make_checkpoint",
+    "recipe_of",
 ]
 
 transformers.utils.logging.disable_progress_bar()
@@ -86,13 +87,13 @@ SEEING_HYBRIDS = [  # with pictures
 
 def make_checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint `name` to `folder` and return the folder."""
-    return made_once(_key(name), name, folder, functools.partial(make, _recipe(name)))
+    return made_once(_key(name), name, folder, functools.partial(make, recipe_of(name)))
 
 
 def _key(name: str) -> str:
     """Return a hash of all that a checkpoint depends on."""
     versions = [f"{each} {version(each)}" for each in ("torch", "transformers", "tokenizers")]
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     sources = ["tests/support/checkpoints/making.py"]
     if recipe.model is not None:  # a class of the tests' own
         sources.append(f"tests/{recipe.model.__module__.replace('.', '/')}.py")
@@ -101,7 +102,7 @@ def _key(name: str) -> str:
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     model = recipe.model_class.from_pretrained(
         folder / REFERENCE if recipe.published or recipe.layout else folder,
         dtype=torch.float32,
@@ -112,5 +113,6 @@ def load_reference(name: str, folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def _recipe(name: str) -> Recipe:
+def recipe_of(name: str) -> Recipe:
+    """Return what a checkpoint is made of."""
     return (RECIPES | FOR_LLAMA_CPP | RANKERS | encoders.RANKERS)[name]
