@@ -67,7 +67,7 @@ class Synthetic:
     """
 
     kind: ClassVar[GuessKind] = GuessKind.MTP
-    takes_cells: ClassVar[bool] = True  # as if: then it is asked a moment later
+    takes_cells: ClassVar[bool] = True  # an assistant takes none, and can wait as well
 
     def __init__(self, model: GuessingModel, scene: Scene, rates: Sequence[float]) -> None:
         self.model = model

@@ -121,18 +121,13 @@ def bind(
     return bound, options
 
 
-def has_assistant(options: LoadOptions) -> bool:
-    """Whether the draft model is an assistant, which is loaded with the model."""
-    if options.draft is None or options.spec_type == "none":
-        return False
-    return is_assistant(read_model(options.draft))
-
-
 def _assistant(options: LoadOptions) -> GGUFFile | None:
     """Return the draft model's file if it is an assistant, with a prefix at its tensors' names."""
-    if options.draft is None or not has_assistant(options):
+    if options.draft is None or options.spec_type == "none":
         return None
     file = read_model(options.draft)
+    if not is_assistant(file):
+        return None
     tensors = {
         f"{ASSISTANT}{name}": replace(info, name=f"{ASSISTANT}{name}")
         for name, info in file.tensors.items()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from tampu.engine.bound_model import has_assistant
 from tampu.engine.load_options import DEFAULT_BATCH, LoadOptions
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.errors import (
@@ -19,9 +18,10 @@ from tampu.errors import (
     UnsupportedModelError,
 )
 from tampu.gguf_compat import read_model
+from tampu.ml.gguf import GGUFFile
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.speculation import Speculation
-from tampu.store.draft import check_draft
+from tampu.store.draft import check_draft, is_assistant
 
 log = logging.getLogger("tampu")
 
@@ -41,10 +41,11 @@ def load_with_draft(
     A draft model that does not fit is named in the log, and the model is loaded without it. It is
     loaded first: GPUs have room for all of it, and the model takes what is left.
     """
-    options = _with_fitting_draft(path, options)
-    draft = _load_draft(options, cancelled)
+    options, file = _with_fitting_draft(path, options)
+    has_assistant = file is not None and is_assistant(file)
+    draft = None if file is None or has_assistant else _load_draft(file.path, options, cancelled)
     try:
-        model = _load_target(path, options, progress, cancelled)
+        model = _load_target(path, options, progress, cancelled, has_assistant=has_assistant)
     except OutOfMemoryError as error:
         if draft is None:
             raise
@@ -65,14 +66,16 @@ def _load_target(
     options: LoadOptions,
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
+    *,
+    has_assistant: bool,
 ) -> LoadedModel:
     """Load a model, without an assistant or a layer of multi-token prediction that does not fit."""
     try:
         return load_model(path, options, progress=progress, cancelled=cancelled)
     except (ModelFileError, UnsupportedModelError) as error:
-        if has_assistant(options):
+        if has_assistant:
             plain = msgspec.structs.replace(options, draft=None)
-            model = _load_target(path, plain, progress, cancelled)
+            model = _load_target(path, plain, progress, cancelled, has_assistant=False)
             log.warning(_UNUSED, options.draft, error)
             return model
         if not options.uses_mtp or not read_model(path).metadata.integer(_MTP_LAYERS, default=0):
@@ -83,24 +86,28 @@ def _load_target(
         return model
 
 
-def _with_fitting_draft(path: Path, options: LoadOptions) -> LoadOptions:
-    """Return the options without a draft model that does not fit, which the log names."""
+def _with_fitting_draft(path: Path, options: LoadOptions) -> tuple[LoadOptions, GGUFFile | None]:
+    """Return the options without a draft model that does not fit; and its file, if it does.
+
+    The log names one that does not.
+    """
     if options.draft is None or options.spec_type == "none":
-        return options
+        return options, None
     try:
-        check_draft(read_model(options.draft), read_model(path))
+        file = read_model(options.draft)
+        check_draft(file, read_model(path))
     except TampuError as error:
         log.warning(_UNUSED, options.draft, error)
-        return msgspec.structs.replace(options, draft=None)
-    return options
+        return msgspec.structs.replace(options, draft=None), None
+    return options, file
 
 
-def _load_draft(options: LoadOptions, cancelled: Callable[[], bool] | None) -> LoadedModel | None:
-    """Return the draft model; None if there is none by itself, or if it cannot be loaded."""
-    if options.draft is None or options.spec_type == "none" or has_assistant(options):
-        return None
+def _load_draft(
+    path: Path, options: LoadOptions, cancelled: Callable[[], bool] | None
+) -> LoadedModel | None:
+    """Return a draft model; None if it cannot be loaded."""
     try:
-        return load_model(Path(options.draft), _draft_options(options), cancelled=cancelled)
+        return load_model(path, _draft_options(options), cancelled=cancelled)
     except LoadCancelledError:
         raise
     except TampuError as error:

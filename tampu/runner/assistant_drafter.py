@@ -30,7 +30,7 @@ class AssistantDrafter:
         cost: the time of a token relative to one of the model, until times are known.
     """
 
-    kind: ClassVar[GuessKind] = GuessKind.MTP
+    kind: ClassVar[GuessKind] = GuessKind.ASSISTANT
     takes_cells: ClassVar[bool] = False
 
     def __init__(self, graphs: Graphs, *, vocabulary: int, cost: float) -> None:

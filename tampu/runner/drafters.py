@@ -47,6 +47,9 @@ class GuessKind(Enum):
     MTP = 0.7
     """The best tokens of the model's own layer of multi-token prediction."""
 
+    ASSISTANT = 0.75
+    """The best tokens of an assistant, which reads the model's cache."""
+
     DRAFT_MODEL = 0.6
     """A smaller model's best tokens."""
 

@@ -44,6 +44,7 @@ _WEIGHT = 2.0  # tokens: of what is known of other answers, or of none
 _MOST = 0.99  # nothing is right more often
 _MAX_DRAFTS = 48  # of a step
 _NAMES = {
+    GuessKind.ASSISTANT: "assistant",
     GuessKind.DRAFT_MODEL: "draft model",
     GuessKind.MTP: "layer of multi-token prediction",
 }

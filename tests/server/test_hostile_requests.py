@@ -110,8 +110,9 @@ def sentence(error: Any) -> str:
 
 COUNTING = ("chat/completions/input_tokens", "responses/input_tokens", "messages/count_tokens")
 # The same words with another meaning, and routes that count tokens and look at no form, or that
-# answer what is wrong with one.
+# answer what is wrong with one; and one that refuses all images by name.
 EXCEPT = {
+    "image": {"/api/embeddings"},
     "messages": {
         "/api/create", "/api/embed", "/embedding", "/v1/embeddings", "/v2/embed", "/api/tokenize",
     },

@@ -38,7 +38,7 @@ export function initialOf(name: string): string {
 /** How many colours of families `style/marks.css` has. */
 export const HUES = 8;
 
-/** Return the number of a family's colour, which all its generations have; null: there is no family. */
+/** Return the index of a family's colour, the same for all its generations; null without a family. */
 export function hueOf(family: string): number | null {
   const [letters] = /^[a-z]+/.exec(family.toLowerCase()) ?? [];
   if (!letters) return null;
