@@ -101,6 +101,12 @@ class Mllama(nn.Decoder):
     pads_logits: ClassVar[bool] = True
     options: Options
 
+    @property
+    def crossed_features(self) -> int:
+        """The features of each row: keys and values of all layers that attend to images."""
+        layers = sum(isinstance(layer, CrossLayer) for layer in self.layers)
+        return 2 * layers * self.options.kv_heads * self.options.head_dim
+
     def cache_shapes(self) -> list[nn.CacheShape]:
         """Return the shapes of the layers that attend to the text; the others have no cache."""
         shape = nn.LayerShape(self.options.kv_heads, self.options.head_dim)

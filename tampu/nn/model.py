@@ -210,6 +210,11 @@ class Model(Module):
         return 1
 
     @property
+    def crossed_features(self) -> int:
+        """The features of each row of images that layers with cross-attention read; 0: none do."""
+        return 0
+
+    @property
     def encoders(self) -> tuple[Encoder, ...]:
         """Those of images and of sounds that it has."""
         return tuple(each for each in (self.vision, self.audio) if each)

@@ -208,6 +208,8 @@ class GraphBuilder:
             )
             batch = replace(batch, cross_attention=crossed)
             inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
+        elif (shape.captured or shape.steering.points) and (width := self._model.crossed_features):
+            batch = replace(batch, cross_attention=_no_image(context, n, width))
         adapters = [
             adapter_inputs(context, rows, shape.adapters)
             for rows in ((n, shape.outputs) if shape.adapters else ())
@@ -282,6 +284,18 @@ class GraphBuilder:
         if self.points.last in points:
             states = inside.see(self.points.last, states)
         return states.rows(batch.outputs) if capture else states
+
+
+def _no_image(context: Context, tokens: int, features: int) -> CrossAttentionInputs:
+    """Return what layers with cross-attention read beside tokens that attend to no image.
+
+    Without points such layers are skipped. With these inputs they return what they read.
+    """
+    return CrossAttentionInputs(
+        context.constant(np.zeros((1, features))),
+        context.host.from_halves(np.zeros((tokens, 1), np.float16)),
+        context.constant(np.zeros((tokens, 1))),
+    )
 
 
 def _state_rows(step: StepInputs, states: DeviceStates) -> Data:

@@ -11,9 +11,9 @@ from PIL import Image
 from support.checkpoints import HEARING, RECIPES
 from support.hearing import HEARINGS
 from support.laboratory import Laboratory, in_depth, relative_error
-from support.observing import layers_of
+from support.observing import layers_of, observing
 from support.seeing import picture
-from support.sights import SIGHTS
+from support.sights import SIGHTS, as_published
 from support.sounds import sound
 
 from tampu.chat.media import PreparedMedia, token_ids
@@ -71,6 +71,30 @@ def test_captured_embeddings_of_pictures_are_those_of_transformers(
             expected = SIGHTS[name].embed(laboratory.reference(name), Image.fromarray(shown))
         error = relative_error(ours, expected[:, : ours.shape[1]])
         assert error <= limit(name), f"{name}: {error:.1e}"
+
+
+def test_captured_values_of_layers_that_attend_to_a_picture_are_those_of_transformers(
+    laboratory: Laboratory,
+) -> None:
+    """Tokens before it attend to none, and so do texts without one, for which they do nothing."""
+    shown, reference = picture(100, 150), laboratory.reference("mllama")
+    names = ["layer_outputs", "attention_outputs", "mlp_outputs"]
+    with laboratory.engine("mllama") as engine:
+        prompt: list[Any] = [1, 33, engine.prepare_image(shown), *TEXT]
+        found = engine.capture(prompt, ["hidden_states", *names])
+        text = engine.capture([1, 33, *TEXT], ["hidden_states", "layer_outputs"])
+    ids = [*token_ids(prompt)]
+    with observing(as_published(reference), len(ids)) as expected:
+        SIGHTS["mllama"].read(reference, ids, [Image.fromarray(shown)])
+    for name in names:
+        assert [*found[name]] == [*expected[name]] == [0, 1, 2, 3]
+        for layer, rows in expected[name].items():
+            first = 0 if name == "layer_outputs" else 2  # theirs hides the others later
+            error = relative_error(found[name][layer][first:], rows[first:])
+            assert error <= limit("mllama"), f"{name}:{layer}: {error:.1e}"
+    for layer in (1, 3):
+        assert np.abs(found["layer_outputs"][layer] - found["hidden_states"][layer]).max() > 0.01
+        assert np.array_equal(text["layer_outputs"][layer], text["hidden_states"][layer])
 
 
 @pytest.mark.parametrize("name", HEARING)

@@ -57,6 +57,8 @@ def test_steered_values_are_those_of_transformers(laboratory: Laboratory, name: 
         plain = engine.capture(text, "layer_outputs")["layer_outputs"]
         steering = []
         for place, (layer, rows) in enumerate(plain.items()):
+            if name == "mllama" and layer % 2:  # theirs leaves these out of a text
+                continue
             v, kind = drawn(layer, rows), place % 3
             steering.append(change(kind, layer, v))
             module = layers_of(laboratory.reference(name))[layer]

@@ -72,8 +72,14 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
     return lists[0]
 
 
-def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
-    """Return the values at each point that is found by the names of modules."""
+@contextmanager
+def observing(model: PreTrainedModel, length: int) -> Iterator[Values]:
+    """Give the values at each point that is found by the names of modules, once it has computed.
+
+    Args:
+        model: computes a text meanwhile.
+        length: of the text, in tokens.
+    """
     found: Values = {}
     experts = _experts(model)
     with ExitStack() as hooks, torch.no_grad():
@@ -83,10 +89,16 @@ def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
                 keep = _keep(found, name, index, read)
                 hooks.callback(module.register_forward_hook(keep).remove)
             for module in layer.modules():
-                keep = _keep_weights(found, index, len(text))
+                keep = _keep_weights(found, index, length)
                 hooks.callback(module.register_forward_hook(keep).remove)
                 keep_choice = _keep_choice(found, index)
                 hooks.callback(module.register_forward_pre_hook(keep_choice).remove)
+        yield found
+
+
+def observed_points(model: PreTrainedModel, text: Sequence[int]) -> Values:
+    """Return the values at each point of a text."""
+    with observing(model, len(text)) as found:
         out = model(input_ids=torch.tensor([list(text)]), output_hidden_states=True)
     found["hidden_states"] = {i: _rows(each) for i, each in enumerate(out.hidden_states)}
     if "router_logits" in found and "router_indices" not in found:  # Llama 4 hands over the rows
