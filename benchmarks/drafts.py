@@ -171,9 +171,9 @@ def single(engine: Engine, tokens: int) -> Iterator[Scene]:
     yield Scene("prose", [text[:100]], [prose])
 
 
-def unguessable(tokens: int, streams: int) -> Scene:
-    """Return a scene of so many streams, with about so many tokens in all."""
-    source, length = random.Random(streams), max(tokens // streams, 16)
+def unguessable(streams: int, length: int) -> Scene:
+    """Return a scene of so many streams, with so many tokens each."""
+    source = random.Random(streams)
     prompts, scripts = (
         [[source.randrange(1000, 14_000) for _ in range(count)] for _ in range(streams)]
         for count in (8, length)
@@ -247,9 +247,10 @@ def show(engine: Engine, scene: Scene, repeats: int) -> None:
     without, with_drafts = (median(each) for each in zip(*rates, strict=True))
     factor = median(second / first for first, second in rates)
     cpu = median(first.cpu_seconds / second.cpu_seconds for first, second in pairs)
+    first_factor = rates[0][1] / rates[0][0]
     last = pairs[-1][1]
     print(
-        f"{scene.name:<22}{without:>10.1f}{with_drafts:>10.1f}{factor:>8.2f}{cpu:>8.2f}"
+        f"{scene.name:<22}{without:>10.1f}{with_drafts:>10.1f}{factor:>8.3f}{first_factor:>8.3f}{cpu:>8.3f}"
         f"  {last.drafted} {last.accepted} of {last.tokens}",
         flush=True,
     )
@@ -258,7 +259,7 @@ def show(engine: Engine, scene: Scene, repeats: int) -> None:
 def predicted(model: Path, given: argparse.Namespace, options: Mapping[str, Any]) -> None:
     """Print what multi-token prediction takes, with guesses that are right at given rates."""
     for streams in given.mtp_streams:
-        scene = unguessable(given.tokens // 2, streams)
+        scene = unguessable(streams, given.length or max(given.tokens // 2 // streams, 16))
         with Engine.load(model, context=512, slots=streams, **options) as engine:
             speculation = engine.model.scheduler.drafts.source
             if not isinstance(speculation, Speculation) or speculation.model is None:
@@ -287,12 +288,15 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--scenes", nargs="*", default=["rewrite", "schema", "prose"])
     parser.add_argument("--mtp-streams", type=int, nargs="*", default=[], help="such as 1 8")
+    parser.add_argument("--length", type=int, help="tokens of each stream's answer")
     parser.add_argument("--rates", type=float, nargs="*", default=[0.8, 0.7, 0.6])
     parser.add_argument("--threads", type=int)
     parser.add_argument("--draft", help="the file of an assistant, for --mtp-streams")
     given = parser.parse_args()
     options: dict[str, Any] = {"threads": given.threads, "draft": given.draft}
-    titles = f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'by CPU':>8}"
+    titles = (
+        f"{'tokens a second':<22}{'none':>10}{'drafts':>10}{'factor':>8}{'first':>8}{'by CPU':>8}"
+    )
     print(f"{titles}  drafted, accepted")
     if given.scenes:
         with Engine.load(given.model, context=4 * given.tokens, slots=1, **options) as engine:
@@ -302,7 +306,8 @@ def main() -> None:
     predicted(given.model, given, options)
     for streams in given.streams:
         with Engine.load(given.model, context=512, slots=streams, **options) as engine:
-            show(engine, unguessable(given.tokens // 2, streams), given.repeats)
+            length = given.length or max(given.tokens // 2 // streams, 16)
+            show(engine, unguessable(streams, length), given.repeats)
 
 
 if __name__ == "__main__":
