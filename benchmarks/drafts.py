@@ -256,11 +256,17 @@ def show(engine: Engine, scene: Scene, repeats: int) -> None:
     )
 
 
+def length_of(streams: int, given: argparse.Namespace) -> int:
+    """Return how many tokens each of so many streams gets: as asked, or half of all together."""
+    length: int = given.length or max(given.tokens // 2 // streams, 16)
+    return length
+
+
 def predicted(model: Path, given: argparse.Namespace, options: Mapping[str, Any]) -> None:
     """Print what multi-token prediction takes, with guesses that are right at given rates."""
     for streams in given.mtp_streams:
-        scene = unguessable(streams, given.length or max(given.tokens // 2 // streams, 16))
-        with Engine.load(model, context=512, slots=streams, **options) as engine:
+        scene = unguessable(streams, length := length_of(streams, given))
+        with Engine.load(model, context=length + 64, slots=streams, **options) as engine:
             speculation = engine.model.scheduler.drafts.source
             if not isinstance(speculation, Speculation) or speculation.model is None:
                 raise SystemExit(
@@ -305,8 +311,8 @@ def main() -> None:
                     show(engine, scene, given.repeats)
     predicted(given.model, given, options)
     for streams in given.streams:
-        with Engine.load(given.model, context=512, slots=streams, **options) as engine:
-            length = given.length or max(given.tokens // 2 // streams, 16)
+        length = length_of(streams, given)
+        with Engine.load(given.model, context=length + 64, slots=streams, **options) as engine:
             show(engine, unguessable(streams, length), given.repeats)
 
 

@@ -12,9 +12,6 @@ model, with its default settings, and with the shorter n-grams that tampu looks 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import os
 import random
 import subprocess
 import sys
@@ -23,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from operator import eq
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from benchmarks.copying import PERIOD, REPLACED
+from benchmarks.llama_speculation import WARM_UP, Measured, Question
 from tampu.engine.engine import Engine
 from tampu.store.model_info import read_model_info
 from tampu.tokenizer.loading import load_tokenizer
@@ -35,7 +32,6 @@ from tampu.tokenizer.loading import load_tokenizer
 TEXT = Path(__file__).parent / "copying.py"
 TOKENS = 1000
 CONTEXT = 4096
-WARM_UP = [*range(1000, 1100)]
 TAMPU = {"tampu": "none", "tampu, drafts": "auto"}
 PLAIN = "llama-server"
 KINDS: Mapping[str, Mapping[str, int]] = {
@@ -43,35 +39,11 @@ KINDS: Mapping[str, Mapping[str, int]] = {
     "ngram_simple, 3 and 15": {"size_n": 3, "size_m": 15},
     "ngram_map_k": {},
     "ngram_map_k4v": {},
-    "ngram_map_k4v, 3 and 15": {"size_n": 3, "size_m": 15},
     "ngram_mod": {},
-    "ngram_mod, 3 and 15": {"n_match": 3, "n_min": 1, "n_max": 15},
     "ngram_cache": {},
+    "ngram_mod, 3 and 15": {"n_match": 3, "n_min": 1, "n_max": 15},
 }
 """Kinds of llama-server's speculation, and settings of each that are not its defaults."""
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """What one answer took.
-
-    Attributes:
-        whole_s: from the request to its end.
-        generated_s: from the first token to the last.
-        drafted: tokens that were guessed.
-        accepted: how many guesses were right.
-        tokens: of the answer.
-    """
-
-    whole_s: float
-    generated_s: float
-    drafted: int
-    accepted: int
-    tokens: list[int]
-
-    @property
-    def speed(self) -> float:
-        """Tokens a second after the first one."""
-        return (len(self.tokens) - 1) / self.generated_s
 
 
 def task(text: list[int]) -> tuple[list[int], list[int]]:
@@ -103,63 +75,26 @@ def measure_tampu(model: Path, kind: str, threads: int, prompt: list[int]) -> Me
         return Measured(whole_s, usage.generated_ns / 1e9, *counts, found.tokens)
 
 
-def measure_llama_server(model: Path, kind: str, threads: int, prompt: list[int]) -> Measured:
-    """Load a model and measure its answer."""
-    import xllamacpp
-
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(model)
-    parameters.n_ctx, parameters.n_parallel = CONTEXT, 1
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-    parameters.verbosity = -1
-    if kind != PLAIN:
-        name = kind.split(",")[0]
-        types = xllamacpp.common_speculative_type
-        parameters.speculative.types = [types[f"COMMON_SPECULATIVE_TYPE_{name.upper()}"]]
-        group = getattr(parameters.speculative, name)
-        for setting, value in KINDS[kind].items():
-            setattr(group, setting, value)
-    server = xllamacpp.Server(parameters)
-    host = server.listening_address.removeprefix("http://")
-    _asked(host, WARM_UP, 8)
-    began = time.perf_counter()
-    answer = _asked(host, prompt, TOKENS)
-    whole_s = time.perf_counter() - began
-    timings = answer["timings"]
-    return Measured(
-        whole_s,
-        timings["predicted_ms"] / 1e3,
-        timings.get("draft_n", 0),
-        timings.get("draft_n_accepted", 0),
-        answer["tokens"],
-    )
+def question(model: Path, kind: str, threads: int, prompt: list[int]) -> Question:
+    """Return what is asked of llama-server."""
+    name = "" if kind == PLAIN else kind.split(",")[0]
+    settings = dict(KINDS.get(kind, {}))
+    return Question(str(model), name, settings, threads, CONTEXT, prompt, TOKENS)
 
 
-def _asked(host: str, prompt: list[int], tokens: int) -> dict[str, Any]:
-    """Return llama-server's answer to a prompt."""
-    request = {
-        "prompt": prompt,
-        "n_predict": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "cache_prompt": False,
-        "return_tokens": True,
-    }
-    connection = http.client.HTTPConnection(host, timeout=600)
-    connection.request("POST", "/completion", json.dumps(request))
-    answer: dict[str, Any] = json.load(connection.getresponse())
-    connection.close()
-    return answer
-
-
-def measured(model: Path, kind: str, threads: int) -> Measured:
+def measured(model: Path, kind: str, threads: int, prompt: list[int]) -> Measured:
     """Measure in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.rewriting", str(model), "--only", kind]
+    if kind in TAMPU:
+        module = ["benchmarks.rewriting", str(model), "--only", kind, "--threads", str(threads)]
+        asked = b""
+    else:
+        module = ["benchmarks.llama_speculation"]
+        asked = msgspec.json.encode(question(model, kind, threads, prompt))
     done = subprocess.run(
-        [*command, "--threads", str(threads)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", *module], input=asked, capture_output=True, check=False
     )
     if done.returncode:
-        raise SystemExit(done.stderr)
+        raise SystemExit(f"{kind} ended with {done.returncode}: {done.stderr.decode()}")
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Measured)
 
 
@@ -190,21 +125,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kinds", nargs="*", choices=[*TAMPU, PLAIN, *KINDS])
-    parser.add_argument("--only", help="measure one kind here, and print what it takes as JSON")
+    parser.add_argument("--only", choices=TAMPU, help="measure one here, and print it as JSON")
     given = parser.parse_args()
     prompt, answer = task(text_of(given.model))
     if given.only:
-        measure = measure_tampu if given.only in TAMPU else measure_llama_server
-        sys.stdout.buffer.write(
-            msgspec.json.encode(measure(given.model, given.only, given.threads, prompt)) + b"\n"
-        )
-        sys.stdout.flush()
-        os._exit(0)  # the end of llama.cpp's server may wait for its own thread forever
+        found_here = measure_tampu(given.model, given.only, given.threads, prompt)
+        print(msgspec.json.encode(found_here).decode())
+        return
     kinds = given.kinds or [*TAMPU, PLAIN, *KINDS]
     found: dict[str, list[Measured]] = {kind: [] for kind in kinds}
     for _ in range(given.rounds):
         for kind in kinds:
-            found[kind].append(measured(given.model, kind, given.threads))
+            found[kind].append(measured(given.model, kind, given.threads, prompt))
+            print(f"{kind}: {found[kind][-1].whole_s:.2f} s", file=sys.stderr, flush=True)
     print("| engine | whole time | factor | tokens/s | factor | drafted, accepted | right tokens |")
     print("|---|---|---|---|---|---|---|")
     for kind, runs in found.items():
