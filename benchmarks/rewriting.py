@@ -103,12 +103,16 @@ def row(kind: str, runs: Sequence[Measured], plain: Sequence[Measured], answer: 
     whole = median(other.whole_s / run.whole_s for run, other in zip(runs, plain, strict=True))
     factor = median(run.speed / other.speed for run, other in zip(runs, plain, strict=True))
     last = runs[-1]
-    right = sum(map(eq, last.tokens, answer))
     return (
         f"| {kind} | {median(run.whole_s for run in runs):.2f} s | {whole:.2f} "
         f"| {median(run.speed for run in runs):.1f} | {factor:.2f} "
-        f"| {last.drafted}, {last.accepted} | {right} of {len(answer)} |"
+        f"| {last.drafted}, {last.accepted} | {right_tokens(last, answer)} |"
     )
+
+
+def right_tokens(run: Measured, answer: list[int]) -> str:
+    """Return how many tokens of an answer are as expected, and of how many."""
+    return f"{sum(map(eq, run.tokens, answer))} of {len(answer)}"
 
 
 def text_of(model: Path) -> list[int]:
@@ -136,8 +140,13 @@ def main() -> None:
     found: dict[str, list[Measured]] = {kind: [] for kind in kinds}
     for _ in range(given.rounds):
         for kind in kinds:
-            found[kind].append(measured(given.model, kind, given.threads, prompt))
-            print(f"{kind}: {found[kind][-1].whole_s:.2f} s", file=sys.stderr, flush=True)
+            run = measured(given.model, kind, given.threads, prompt)
+            found[kind].append(run)
+            print(
+                f"{kind}: {run.whole_s:.2f} s, {right_tokens(run, answer)} right",
+                file=sys.stderr,
+                flush=True,
+            )
     print("| engine | whole time | factor | tokens/s | factor | drafted, accepted | right tokens |")
     print("|---|---|---|---|---|---|---|")
     for kind, runs in found.items():
