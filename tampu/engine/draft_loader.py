@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from tampu.errors import (
     LoadCancelledError,
     ModelFileError,
     OutOfMemoryError,
+    RequestError,
     TampuError,
     UnsupportedModelError,
 )
@@ -26,7 +28,9 @@ from tampu.store.draft import check_draft, is_assistant
 log = logging.getLogger("tampu")
 
 _MTP_LAYERS = "nextn_predict_layers"
+_FOLLOWING = 3  # guesses of a graph after its first one: more take longer to build
 _UNUSED = "the draft model %s is not used: %s"
+_SMALL = 16 << 20  # bytes: of these a guess takes less time than preparing and launching its graph
 
 
 def load_with_draft(
@@ -43,7 +47,7 @@ def load_with_draft(
     """
     options, file = _with_fitting_draft(path, options)
     has_assistant = file is not None and is_assistant(file)
-    draft = None if file is None or has_assistant else _load_draft(file.path, options, cancelled)
+    draft = None if file is None or has_assistant else _load_draft(file, options, cancelled)
     try:
         model = _load_target(path, options, progress, cancelled, has_assistant=has_assistant)
     except OutOfMemoryError as error:
@@ -103,11 +107,20 @@ def _with_fitting_draft(path: Path, options: LoadOptions) -> tuple[LoadOptions, 
 
 
 def _load_draft(
-    path: Path, options: LoadOptions, cancelled: Callable[[], bool] | None
+    file: GGUFFile, options: LoadOptions, cancelled: Callable[[], bool] | None
 ) -> LoadedModel | None:
-    """Return a draft model; None if it cannot be loaded."""
+    """Return a draft model; None if it cannot be loaded.
+
+    A small one is deterministic if it can be: what its graphs read is then the same for all answers
+    of about the same length, wherever their cells are, so that few graphs are built.
+    """
+    plain = _draft_options(options)
     try:
-        return load_model(path, _draft_options(options), cancelled=cancelled)
+        if file.size_bytes <= _SMALL:
+            with suppress(RequestError, UnsupportedModelError):
+                in_order = msgspec.structs.replace(plain, deterministic=True)
+                return load_model(file.path, in_order, cancelled=cancelled)
+        return load_model(file.path, plain, cancelled=cancelled)
     except LoadCancelledError:
         raise
     except TampuError as error:
@@ -136,6 +149,7 @@ def _draft_options(options: LoadOptions) -> LoadOptions:
 def _attach(draft: LoadedModel, model: LoadedModel) -> None:
     """Let a draft model guess the next tokens of a model, which owns it from then on."""
     model.attach(draft.close)
+    chains = draft.options.deterministic and draft.info.size_bytes <= _SMALL
     guessing = DraftModel(
         draft.graphs,
         draft.scheduler.kv_manager,
@@ -145,6 +159,8 @@ def _attach(draft: LoadedModel, model: LoadedModel) -> None:
         cost=draft.info.size_bytes / model.info.size_bytes,
         positions_per_token=draft.graphs.positions_per_token,
         candidates=1 if 1 in draft.scheduler.candidates else 0,
+        ends=model.tokenizer.eos,
+        max_following=min(draft.graphs.max_following, _FOLLOWING) if chains else 0,
     )
     tree = model.scheduler.kv_manager.prefixes.tree
     model.scheduler.drafts.source = Speculation(tree, model=guessing)

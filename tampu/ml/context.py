@@ -97,6 +97,11 @@ class Context:
         return self._arena
 
     @property
+    def tensors(self) -> int:
+        """How many tensors the graph has, views of others included."""
+        return self._count
+
+    @property
     def graph(self) -> GraphPointer:
         """The graph of the nodes forwarded so far.
 

@@ -50,6 +50,18 @@ def find_top_k(logits: Tensor, count: int) -> Tensor:
     return context.wrap(pointer, (rows, count), GGMLType.I32)
 
 
+def find_best(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the place of the largest of each row, for the same graph to look up.
+
+    Returns:
+        I32, (rows,), for (rows, columns); and the same as F32, (rows, 1). It is a place even if
+        logits are NaN, of which GPUs return any number.
+    """
+    rows, columns = logits.shape
+    best = find_top_k(logits, 1).cast(GGMLType.F32).clamp(0, columns - 1)
+    return best.cast(GGMLType.I32).reshape(rows), best
+
+
 def with_logits(best: Tensor, logits: Tensor) -> Tensor:
     """Return the places that `find_top_k` returned with their logits, and the sum of all.
 

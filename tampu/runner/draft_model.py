@@ -8,13 +8,17 @@ each answer it computes what it has not seen yet, and then a guess at a time, al
     batch 2     d1           -> d2
     batch 3     d2           -> d3
 
+If little is known that it has not computed, as here, batches can be one graph: the best token of
+one batch is looked up for the next. That is worth it if a batch takes less time than its launch,
+and if answers have the same few graphs: the more batches a graph has, the longer it takes to build.
+
 After the target model has verified the guesses, the cells of wrong ones are taken back. Guesses are
 the model's best tokens, so they are right as often as the target model samples these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,9 +30,10 @@ from tampu.runner.draft_steps import Graphs, compute_best
 from tampu.runner.drafters import MAX_GUESS, GuessKind
 from tampu.runner.layout import TEXT
 from tampu.runner.sequence import Sequence
-from tampu.runner.step_inputs import StepInputs
+from tampu.runner.step_inputs import NextTokens, StepInputs
 from tampu.runner.step_times import StepTimes
 
+_FEW = 4  # known tokens of each answer, at most, in a graph with guesses: others need other graphs
 _CATCH_UP = 128  # tokens that are computed before a guess, of all answers, beside other answers
 
 
@@ -49,12 +54,20 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The next tokens of a text in a step: those in [start, end) of its cells."""
+    """The next tokens of a text in a step: those in [start, end) of its cells.
+
+    `guesses`: how many tokens after them are wanted; 0: more of the text is known.
+    """
 
     text: _Text
     start: int
     end: int
-    has_output: bool = True
+    guesses: int
+
+    def following(self, number: int) -> _Part:
+        """Return the part with nothing but one of the guesses; the first one is number 1."""
+        end = self.end + number
+        return _Part(self.text, end - 1, end, self.guesses - number)
 
 
 class DraftModel:
@@ -79,6 +92,8 @@ class DraftModel:
         cost: float,
         positions_per_token: int = 1,
         candidates: int = 0,
+        ends: Collection[int] = (),
+        max_following: int = 0,
     ) -> None:
         """Know no texts yet.
 
@@ -91,6 +106,8 @@ class DraftModel:
             cost: as the attribute.
             positions_per_token: the number of coordinates of a position.
             candidates: 1 if its device finds the best token, 0 if all logits are needed.
+            ends: tokens that end an answer: nothing is guessed after them.
+            max_following: how many guesses may be computed in a graph after the first one.
         """
         self.times = StepTimes()
         self.cost = cost
@@ -101,6 +118,8 @@ class DraftModel:
         self._vocabulary = vocabulary
         self._positions_per_token = positions_per_token
         self._candidates = candidates
+        self._ends = frozenset(ends)
+        self._max_following = max_following
         self._texts: dict[Sequence, _Text] = {}
 
     def room(self, sequence: Sequence) -> int:
@@ -133,16 +152,17 @@ class DraftModel:
                 left -= part.end - part.start
         found: dict[Sequence, list[int]] = {}
         while parts:
-            tokens = self._compute([*parts.values()])
-            for (sequence, part), token in zip([*parts.items()], tokens, strict=True):
+            every = self._compute([*parts.values()])
+            for (sequence, part), tokens in zip([*parts.items()], every, strict=True):
                 del parts[sequence]
-                if not part.has_output or token >= self._vocabulary:
+                if not part.guesses:
                     continue
-                guessed = found.setdefault(sequence, [])
-                guessed.append(token)
-                if len(guessed) < wanted[sequence]:
-                    part.text.tokens[part.end] = token
-                    parts[sequence] = _Part(part.text, part.end, part.end + 1)
+                part.text.tokens[part.end : part.end + len(tokens)] = tokens
+                known, may_go_on = self._until_end(tokens)
+                if known:
+                    found.setdefault(sequence, []).extend(known)
+                if may_go_on and len(tokens) < part.guesses:
+                    parts[sequence] = part.following(len(tokens))
         return found
 
     def ended(self, sequence: Sequence) -> None:
@@ -152,6 +172,18 @@ class DraftModel:
             self._kv_manager.free(text.table, text.tokens[: text.table.length])
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _until_end(self, tokens: list[int]) -> tuple[list[int], bool]:
+        """Return guesses up to one that ends an answer, or is unknown to the target model.
+
+        Also returns whether others may follow.
+        """
+        for number, token in enumerate(tokens):
+            if token >= self._vocabulary:
+                return tokens[:number], False
+            if token in self._ends:
+                return tokens[: number + 1], False
+        return tokens, True
 
     def _next(
         self, sequence: Sequence, text: _Text, wanted: Mapping[Sequence, int], limit: int
@@ -171,7 +203,7 @@ class DraftModel:
         if not self._append(sequence, text, end - start, guesses, wanted):
             return None
         text.least = end
-        return _Part(text, start, end, has_output=is_whole)
+        return _Part(text, start, end, wanted[sequence] if is_whole else 0)
 
     def _append(
         self,
@@ -214,18 +246,38 @@ class DraftModel:
         text.tokens[:cached] = known[:cached]
         return text
 
-    def _compute(self, parts: list[_Part]) -> list[int]:
-        """Compute a step; return the best token after each part."""
-        counts = np.array([part.end - part.start for part in parts])
-        positions = [
-            TEXT.positions(part.start, part.end, self._positions_per_token) for part in parts
+    def _compute(self, parts: list[_Part]) -> list[list[int]]:
+        """Compute a step; return the best token after each part, and as many more as it has."""
+        places = sorted(range(len(parts)), key=lambda place: -parts[place].guesses)
+        ordered = [parts[place] for place in places]
+        counts = np.array([part.end - part.start for part in ordered])
+        more = 0
+        if counts.sum() <= _FEW * len(parts):
+            more = min(max(ordered[0].guesses - 1, 0), self._max_following)
+        later = [
+            [part.following(number) for part in ordered if part.guesses > number]
+            for number in range(1, more + 1)
         ]
-        cells = [part.text.table.cells[:, : part.end].copy() for part in parts]
         inputs = StepInputs(
-            np.concatenate([part.text.tokens[part.start : part.end] for part in parts]),
-            np.ascontiguousarray(np.concatenate(positions, axis=-1)),
+            np.concatenate([part.text.tokens[part.start : part.end] for part in ordered]),
+            self._positions(ordered),
             (np.cumsum(counts) - 1).astype(np.int32),
-            [Segment(own, part.start) for own, part in zip(cells, parts, strict=True)],
+            _segments(ordered),
             candidates=self._candidates,
+            following=tuple(NextTokens(self._positions(each), _segments(each)) for each in later),
         )
-        return compute_best(self._graphs, inputs, self.times)
+        best = iter(compute_best(self._graphs, inputs, self.times))
+        found: list[list[int]] = [[] for _ in parts]
+        for count in (len(each) for each in (ordered, *later)):
+            for place, token in zip(places[:count], best, strict=False):
+                found[place].append(token)
+        return found
+
+    def _positions(self, parts: list[_Part]) -> npt.NDArray[np.int32]:
+        """Return the positions of the tokens of parts."""
+        each = [TEXT.positions(part.start, part.end, self._positions_per_token) for part in parts]
+        return np.ascontiguousarray(np.concatenate(each, axis=-1))
+
+
+def _segments(parts: list[_Part]) -> list[Segment]:
+    return [Segment(part.text.table.cells[:, : part.end].copy(), part.start) for part in parts]

@@ -17,7 +17,7 @@ from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.device_states import DeviceStates
 from tampu.ml.device_tokens import DeviceTokens
 from tampu.ml.tensor import Shape
-from tampu.ml.top_k import find_top_k, with_logits, with_rows
+from tampu.ml.top_k import find_best, find_top_k, with_logits, with_rows
 from tampu.nn import Batch, CrossAttentionInputs, LayerCache, MediaItem, Model
 from tampu.nn.lora import ChosenAdapters
 from tampu.nn.points import ATTENTIONS, ModelPoints, Point
@@ -94,7 +94,9 @@ class GraphBuilder:
             context.close()
             raise
 
-    def data(self, step: StepInputs, cached: CacheStep) -> list[Data]:
+    def data(
+        self, step: StepInputs, cached: CacheStep, following: Sequence[CacheStep] = ()
+    ) -> list[Data]:
         """Return the data of a step's inputs, in the order of `Graph.inputs`."""
         data: list[Data] = [step.tokens, step.positions, step.outputs]
         data += [step.sources] if self._device_tokens else []
@@ -113,7 +115,11 @@ class GraphBuilder:
             data += step.steering.data(step.outputs)
         if step.captured is not None:
             data += self._seen_arrays(step.captured)
-        return [*data, *cached.arrays]
+        data += cached.arrays
+        for tokens, read in zip(step.following, following, strict=True):
+            data += [tokens.positions, np.arange(len(tokens.segments), dtype=np.int32)]
+            data += read.arrays
+        return data
 
     def build_encoder(self, item: MediaItem, number: int) -> Graph:
         """Build the graph of an item's encoder, or of one of its chunks; the first is number 0."""
@@ -178,12 +184,8 @@ class GraphBuilder:
             number += 1
 
     def _built(self, shape: GraphShape, context: Context) -> Graph:
-        n, per_token = shape.tokens, self._model.positions_per_token
-        batch = Batch(
-            context.input("tokens", (n,), GGMLType.I32),
-            context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
-            context.input("outputs", (shape.outputs,), GGMLType.I32),
-        )
+        n = shape.tokens
+        batch = self._batch(context, context.input("tokens", (n,), GGMLType.I32), shape.outputs)
         inputs = [batch.tokens, batch.positions, batch.outputs]
         if self._device_tokens:
             inputs.append(context.input("sources", (n,), GGMLType.I32))
@@ -222,6 +224,9 @@ class GraphBuilder:
         inputs += seen
         with self.adapters.building(*reversed(adapters)):
             result = self._result(shape, batch, layers, inside, state_rows)
+            if shape.following:
+                result, more = self._followed(shape, context, result)
+                return Graph(context, [*inputs, *cache.inputs, *more], context.output(result), {})
             if shape.candidates and not shape.guesses:
                 found = find_top_k(result, shape.candidates)
                 if self._device_tokens and shape.candidates == 1 and not shape.drafts_from:
@@ -230,6 +235,15 @@ class GraphBuilder:
                 result = with_rows(best, result, in_full) if shape.in_full else best
         context.output(result)
         return Graph(context, [*inputs, *cache.inputs], result, inside.values)
+
+    def _batch(self, context: Context, tokens: Tensor, outputs: int) -> Batch:
+        """Return a batch of tokens I32, (n,), whose positions and outputs are inputs."""
+        (n,), per_token = tokens.shape, self._model.positions_per_token
+        return Batch(
+            tokens,
+            context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
+            context.input("outputs", (outputs,), GGMLType.I32),
+        )
 
     def _result(
         self,
@@ -255,16 +269,35 @@ class GraphBuilder:
     def _guessed(
         self, shape: GraphShape, batch: Batch, caches: Sequence[LayerCache], state_rows: Tensor
     ) -> Tensor:
-        """Return what an assistant guesses (guesses * tokens, 3), as `with_logits` does."""
+        """Return the tokens that an assistant guesses, F32, (guesses * tokens, 1)."""
         if self._device_states is None:
             raise ShapeError("no hidden states are kept for an assistant")
         hidden, found = self._device_states.load(state_rows), list[Tensor]()
         for _ in range(shape.guesses):
             logits, hidden = self._model.guess(batch, hidden, caches, shape.drafts_from)
-            best = find_top_k(logits, 1)
-            found.append(with_logits(best, logits))
-            batch = replace(batch, tokens=best.reshape(shape.tokens))
-        return reduce(lambda every, each: every.concat(each, 0), found)
+            tokens, best = find_best(logits)
+            found.append(best)
+            batch = replace(batch, tokens=tokens)
+        return _concatenated(found)
+
+    def _followed(
+        self, shape: GraphShape, context: Context, logits: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the best tokens of outputs, and of the tokens that follow these.
+
+        Returns:
+            F32, (n, 1): first those of the logits; and the inputs of the tokens that follow.
+        """
+        tokens, best = find_best(logits)
+        found, inputs = [best], list[Tensor]()
+        for count, views in shape.following:
+            batch = self._batch(context, tokens.strided((count,), ()), count)
+            cache = self._cache.build(context, count, views)
+            inputs += [batch.positions, batch.outputs, *cache.inputs]
+            hidden = self._model.hidden(batch, cache.layers)
+            tokens, best = find_best(self._model.head(hidden))
+            found.append(best)
+        return _concatenated(found), inputs
 
     def _seen_arrays(self, captured: CapturedRows) -> list[Data]:
         layers = {point.layer for point in captured.points if point.name == ATTENTIONS}
@@ -296,6 +329,10 @@ def _no_image(context: Context, tokens: int, features: int) -> CrossAttentionInp
         context.host.from_halves(np.zeros((tokens, 1), np.float16)),
         context.constant(np.zeros((tokens, 1))),
     )
+
+
+def _concatenated(parts: list[Tensor]) -> Tensor:
+    return reduce(lambda every, each: every.concat(each, 0), parts)
 
 
 def _state_rows(step: StepInputs, states: DeviceStates) -> Data:

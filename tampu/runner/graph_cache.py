@@ -33,6 +33,7 @@ log = logging.getLogger("tampu.runner")
 
 _MAX_GRAPHS = 32
 _TICK_S = 1.0
+_BEST = 16  # tensors for the best tokens of a part of a graph, and their inputs
 _MAX_ENCODERS = 2  # each for one size of images or sounds, or one chunk
 
 
@@ -139,6 +140,7 @@ class GraphCache:
         self._decoders = _LRUGraphs(_MAX_GRAPHS if reuse else 0, self.counts)
         self._encoders = _LRUGraphs(_MAX_ENCODERS, self.counts)
         self._reserved = 0
+        self._largest = 0  # tensors of a graph
         self._reservation = (0, 0, (0, 0))
         self._widths: Mapping[Point, int] | None = None
         self._stacks = AdapterStacks(model, [], backend, self._builder.adapters)
@@ -165,6 +167,12 @@ class GraphCache:
         """Whether keys in the cache can be moved to other positions; rounded, they differ then."""
         has_shift = type(self.model).shift is not Model.shift
         return has_shift and not self.backend.is_deterministic
+
+    @property
+    def max_following(self) -> int:
+        """How many `NextTokens` of a step surely fit into its graph."""
+        most = self.backend.max_nodes // (self._largest + _BEST) if self._largest else 1
+        return max(most - 1, 0)
 
     def find_points(self) -> Mapping[Point, int]:
         """Return the points at which texts can be captured, and the features of each.
@@ -198,6 +206,7 @@ class GraphCache:
         """
         self._reservation = tokens, outputs, best
         for graph in self._builder.largest(tokens, outputs, best, int(bool(self._stacks))):
+            self._largest = max(self._largest, graph.context.tensors)
             try:
                 self.backend.reserve(graph.context)
             finally:
@@ -292,10 +301,11 @@ class GraphCache:
             OutOfMemoryError: if memory for the values that it captures runs out.
         """
         cached = self._cache.step(step.segments)
+        following = [self._cache.step(each.segments) for each in step.following]
         built = self.counts.built
-        shape = GraphShape.of(step, cached.views)
+        shape = GraphShape.of(step, cached.views, [each.views for each in following])
         graph = self._decoders.get(shape, lambda: self._builder.build(shape))
-        data = self._builder.data(step, cached)
+        data = self._builder.data(step, cached, following)
         if step.captured is not None:  # all other graphs fit into what is reserved
             self.backend.reserve(graph.context)
         return PreparedGraph(graph, data, self.counts.built > built)

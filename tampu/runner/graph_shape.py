@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tampu.kvcache import CacheView
@@ -33,6 +34,7 @@ class GraphShape(NamedTuple):
         drafts_from: multi-token prediction computes it, with the logits of so many of the first
             tokens of the vocabulary; 0: the model does.
         guesses: how many tokens after each an assistant guesses; 0: another part computes it.
+        following: of each `NextTokens`, their number and what they read in the cache.
     """
 
     tokens: int
@@ -50,10 +52,19 @@ class GraphShape(NamedTuple):
     steering: SteeringShape = UNSTEERED
     drafts_from: int = 0
     guesses: int = 0
+    following: tuple[tuple[int, tuple[CacheView, ...]], ...] = ()
 
     @classmethod
-    def of(cls, step: StepInputs, views: tuple[CacheView, ...]) -> GraphShape:
-        """Return the shape of a step that reads these parts of the cache."""
+    def of(
+        cls,
+        step: StepInputs,
+        views: tuple[CacheView, ...],
+        following: Iterable[tuple[CacheView, ...]] = (),
+    ) -> GraphShape:
+        """Return the shape of a step that reads these parts of the cache.
+
+        `following`: the parts that each of the tokens that follow read.
+        """
         return cls(
             len(step.tokens),
             views,
@@ -70,6 +81,10 @@ class GraphShape(NamedTuple):
             UNSTEERED if step.steering is None else step.steering.tables.shape,
             step.drafts_from,
             step.guesses,
+            tuple(
+                (len(each.segments), read)
+                for each, read in zip(step.following, following, strict=True)
+            ),
         )
 
 

@@ -30,6 +30,19 @@ class CrossAttentionRows:
 
 
 @dataclass(frozen=True, slots=True)
+class NextTokens:
+    """A token more of the first sequences of a step, in the same graph: the best one so far.
+
+    Attributes:
+        positions: I32, (n,), or (k, n) for models with k coordinates.
+        segments: of these sequences, of one token each.
+    """
+
+    positions: npt.NDArray[np.int32]
+    segments: list[Segment]
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """One step's data, except for tokens that are being sampled.
 
@@ -55,6 +68,8 @@ class StepInputs:
         guesses: how many tokens after each an assistant guesses; 0: another part computes it.
         state_rows: I64, (m,): where the final hidden states of outputs are kept for an assistant,
             or where it reads them; None: they are not needed again.
+        following: what a draft model computes in the same graph, one after the other: tokens that
+            were the best of the outputs before. The sequences have an output each.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -74,6 +89,7 @@ class StepInputs:
     drafts_from: int = 0
     guesses: int = 0
     state_rows: npt.NDArray[np.int64] | None = None
+    following: tuple[NextTokens, ...] = ()
 
     def __post_init__(self) -> None:
         """Take all tokens as given."""

@@ -130,11 +130,14 @@ class StepTimes:
             seconds: how long the draft model takes for a token of so many answers.
         """
         limit = self._limit(rows, limit)
+        few = {each - 1 for each in self._rungs(1, limit)}  # as for `best`, and graphs of guesses
         most, found = _WORTH * rows / self.at(rows), (0, 0)
         for count in _halves(len(rates)):
             expected = float(rows)
             for depth in range(1, limit // count + 1):
                 expected += sum(rate**depth for rate in rates[:count])
+                if depth not in few:
+                    continue
                 took = self.with_drafts(rows, rows + count * depth) + depth * seconds(count)
                 if expected / took > most:
                     most, found = expected / took, (count, depth)

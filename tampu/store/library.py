@@ -24,7 +24,7 @@ from tampu.store.other_programs import hub_models, lm_studio_models
 from tampu.store.store import Store
 from tampu.store.stored_models import DamagedEntry, Listing, StoredModels
 
-BUILT_IN = ("demo", "digits")
+BUILT_IN = ("demo", "digits", "demo-draft")
 """The names of the built-in models; requests that name no model go to the first that can answer."""
 
 OLLAMA_SERVICE_MODELS = Path("/usr/share/ollama/.ollama/models")

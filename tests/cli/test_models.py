@@ -49,9 +49,10 @@ def test_the_list_has_ollamas_columns(store: Store, run: Run) -> None:
     assert code == 0
     lines = out.splitlines()
     assert lines[0].split() == ["NAME", "ID", "SIZE", "MODIFIED"]
-    assert sorted(line.split()[0] for line in lines[1:3]) == ["demo:latest", "digits:latest"]
-    assert lines[3] == f"runa/m:1b        {model.digest.short}    4.0 MB    3 weeks ago"
-    assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[3]}".split()
+    built_in = {"demo:latest", "digits:latest", "demo-draft:latest"}
+    assert {line.split()[0] for line in lines[1:4]} == built_in
+    assert lines[4] == f"runa/m:1b        {model.digest.short}    4.0 MB    3 weeks ago"
+    assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[4]}".split()
 
 
 def test_list_as_json(store: Store, run: Run) -> None:

@@ -11,7 +11,7 @@ from support.graphs import floats
 from tampu.errors import ShapeError
 from tampu.ml import Backend, Context, GGMLType
 from tampu.ml.device_tokens import DeviceTokens
-from tampu.ml.top_k import TopK, divide, find_top_k, unpack, with_logits, with_rows
+from tampu.ml.top_k import TopK, divide, find_best, find_top_k, unpack, with_logits, with_rows
 
 
 @pytest.fixture
@@ -34,6 +34,21 @@ def test_the_best_of_each_row_are_found(best: Callable[..., Any], rows: int, cou
         assert sorted(found.tokens) == sorted(order)
         assert (found.logits == row[found.tokens]).all()
         assert found.total == pytest.approx(float(row.sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize("bad", [0.0, math.nan])
+def test_the_best_can_be_looked_up_in_the_same_graph(
+    backend: Backend, context: Context, bad: float
+) -> None:
+    logits = floats(3, 300, seed=1)
+    logits[2] += bad
+    rows = context.input("logits", logits.shape, GGMLType.F32)
+    tokens, best = find_best(rows)
+    outputs = [context.output(tokens), context.output(best)]
+    found, same = backend.compute(context, [(rows, logits)], outputs).outputs
+    assert found[:2].tolist() == logits[:2].argmax(axis=1).tolist()
+    assert 0 <= found[2] < 300
+    assert same.tolist() == found[:, None].tolist()
 
 
 @pytest.mark.parametrize("count", [1, 5])

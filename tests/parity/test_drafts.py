@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from support.checkpoints import DECODERS, HYBRIDS, RECIPES
-from support.drafting import OPTIONS, Cheap, Free, answers
+from support.drafting import OPTIONS, Cheap, Free, answers, sequence_of
 from support.laboratory import Laboratory, in_depth, tokens
 
 from tampu.engine.engine import Engine
+from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.runner.batch import Plan
+from tampu.runner.draft_model import DraftModel
 from tampu.runner.drafts import Drafts
 from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import Speculation
@@ -172,6 +174,31 @@ def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) ->
         engine.runner.call(scheduler.check)
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
     assert sum(each.usage.accepted_tokens for each in found) > 0
+
+
+@pytest.mark.parametrize("name", [*QUICK, "granitehybrid", "jamba"])
+def test_guesses_of_one_graph_are_those_of_a_graph_each(laboratory: Laboratory, name: str) -> None:
+    manager = KVCacheManager([AttentionGroup(Cells(256))])
+    sequences = [sequence_of(manager, tokens(length, length)) for length in (17, 25, 9)]
+    found, built = [], []
+    with laboratory.engine(name, slots=4) as engine:
+        own, graphs = engine.model.scheduler.kv_manager, engine.model.graphs
+        assert graphs.max_following > 3
+        for most in (graphs.max_following, 0):
+            size: dict[str, Any] = {"context": 64, "batch": 64, "vocabulary": 10**6}
+            model = DraftModel(graphs, own, **size, cost=0.1, max_following=most)
+            for counts in ([0, 3, 0], [2, 5, 4], [2, 5, 4]):  # the first ones read the texts
+                wanted = {each: n for each, n in zip(sequences, counts, strict=True) if n}
+                before = graphs.counts.built + graphs.counts.reused
+                guesses = model.guess(wanted)
+                built.append(graphs.counts.built + graphs.counts.reused - before)
+                assert {each: len(guess) for each, guess in guesses.items()} == wanted
+                found.append(list(guesses.values()))
+            for sequence in sequences:
+                model.ended(sequence)
+            engine.runner.call(own.reset)
+    assert found[:3] == found[3:]
+    assert built == [2, 2, 1, 3, 5, 5]
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=[*OPTIONS])

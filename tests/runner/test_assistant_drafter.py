@@ -12,6 +12,7 @@ from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
 from tampu.runner.assistant_drafter import AssistantDrafter
 from tampu.runner.batch import STATES, state_row
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.step_inputs import StepInputs
 
 
@@ -20,12 +21,12 @@ class Guesses:
 
     def __init__(self) -> None:
         self.steps: list[StepInputs] = []
+        self.counts = GraphCounts()
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         self.steps.append(step)
         found = [token + number for number in range(1, step.guesses + 1) for token in step.tokens]
-        rows = np.zeros((len(found), 3), np.float32)
-        rows[:, 0] = found
+        rows = np.array(found, np.float32)[:, None]
         result: Future[Computed] = Future()
         result.set_result(Computed([rows], 0, 0))
         return result

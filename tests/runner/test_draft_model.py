@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from support.drafting import Cheap, Free
+from support.drafting import Cheap, Free, sequence_of
 from support.fake_graphs import EOS, FakeEngine, FakeGraphs, FakeRequest, alone, hashed
 
 from tampu.errors import ComputeError, DeviceLostError
@@ -41,11 +41,19 @@ class Drafting:
         cells: int = 4 * CONTEXT,
         graphs: type[FakeGraphs] = FakeGraphs,
         context: int = CONTEXT,
+        max_following: int = 0,
     ) -> None:
         self.graphs: Any = graphs(follow, cells)
         self.manager = KVCacheManager([AttentionGroup(Cells(cells))])
         self.model = DraftModel(
-            self.graphs, self.manager, context=context, batch=16, vocabulary=22, cost=0.1
+            self.graphs,
+            self.manager,
+            context=context,
+            batch=16,
+            vocabulary=22,
+            cost=0.1,
+            ends={EOS},
+            max_following=max_following,
         )
         self.model.times = Free()
 
@@ -142,6 +150,73 @@ def test_a_model_that_is_never_right_is_seldom_asked(follow: Callable[[list[int]
     assert len(drafting.graphs.steps) < 30
 
 
+class Counting(FakeGraphs):
+    """Notes graphs.
+
+    `graphs`: the tokens of each, and of those that follow in it.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.graphs: list[list[int]] = []
+
+    def submit(self, step: StepInputs) -> Future[Computed]:
+        self.graphs.append([len(step.tokens), *(len(each.segments) for each in step.following)])
+        return super().submit(step)
+
+
+def guessed(max_following: int) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Return what three answers are guessed, twice, and the graphs of each time."""
+    drafting = Drafting(cells=8 * CONTEXT, graphs=Counting, max_following=max_following)
+    manager = KVCacheManager([AttentionGroup(Cells(4 * CONTEXT))])
+    texts = [2, 3, 4], [5, 6], [2 + n % 19 for n in range(11)]
+    sequences = [sequence_of(manager, text) for text in texts]
+    found, graphs = list[list[int]](), []
+    for _ in range(2):
+        guesses = drafting.model.guess(dict(zip(sequences, [2, 5, 4], strict=True)))
+        found += [guesses[each] for each in sequences]
+        graphs.append(drafting.graphs.graphs)
+        drafting.graphs.graphs = []
+    for sequence in sequences:
+        drafting.model.ended(sequence)
+    drafting.check()
+    return found, graphs
+
+
+@pytest.mark.parametrize(
+    ("max_following", "first", "second"),
+    [
+        (0, [[16], [3], [2], [2], [1]], [[3], [3], [2], [2], [1]]),
+        (1, [[16], [3, 2], [2, 1]], [[3, 3], [2, 2], [1]]),
+        (9, [[16], [3, 2, 2, 1]], [[3, 3, 2, 2, 1]]),
+    ],
+)
+def test_guesses_of_one_graph_are_those_of_a_graph_each(
+    max_following: int, first: list[list[int]], second: list[list[int]]
+) -> None:
+    """A graph with many tokens that were known has no guesses: others seldom have as many."""
+    found, graphs = guessed(max_following)
+    assert graphs == [first, second]
+    assert found == guessed(0)[0]
+    assert [len(each) for each in found] == [2, 5, 4] * 2
+    assert found[:3] == found[3:]
+
+
+@pytest.mark.parametrize("max_following", [0, 1, 9])
+@pytest.mark.parametrize(
+    ("tokens", "wanted"), [([7, 40, 8], [8, 7]), ([7, EOS, 8], [8, 7, EOS]), ([7, 8, EOS], [EOS])]
+)
+def test_nothing_is_guessed_after_an_end_or_what_is_no_token_of_the_model(
+    tokens: list[int], wanted: list[int], max_following: int
+) -> None:
+    drafting = Drafting(lambda history: tokens[len(history) % 3], max_following=max_following)
+    manager = KVCacheManager([AttentionGroup(Cells(CONTEXT))])
+    sequence = sequence_of(manager, [2, 3, 4, 5, 6])
+    assert drafting.model.guess({sequence: 6}) == {sequence: wanted}
+    drafting.model.ended(sequence)
+    drafting.check()
+
+
 class Failing(FakeGraphs):
     """Fails from the fourth step on."""
 
@@ -197,7 +272,8 @@ def shifted(prompt: list[int], count: int, context: int, keep: int) -> list[int]
 @pytest.mark.parametrize("cells", [40, 200])
 def test_answers_are_the_same_with_cancels_and_shifts(seed: int, cells: int) -> None:
     source = random.Random(seed)
-    drafting = Drafting(cells=cells, context=source.choice([16, 33]))
+    context, most = source.choice([16, 33]), source.choice([0, 2, 15])
+    drafting = Drafting(cells=cells, context=context, max_following=most)
     size: dict[str, Any] = {"slots": 3, "context": 33, "batch": source.choice([3, 8, 64])}
     with FakeEngine(hashed, times=Cheap(), kv_unified=source.random() < 0.5, **size) as engine:
         drafting.begin(engine)

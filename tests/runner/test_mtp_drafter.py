@@ -10,6 +10,7 @@ from support.drafting import sequence_of
 
 from tampu.kvcache import AttentionGroup, Cells, KVCacheManager
 from tampu.ml.backend import Computed
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.mtp_drafter import MTPDrafter, first_tokens
 from tampu.runner.step_inputs import StepInputs
 
@@ -27,6 +28,7 @@ class Guesses:
     def __init__(self) -> None:
         self.steps: list[tuple[list[int], list[int]]] = []
         self.vocabularies: list[int] = []
+        self.counts = GraphCounts()
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         self.steps.append((step.positions.tolist(), step.tokens.tolist()))

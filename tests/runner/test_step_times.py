@@ -68,6 +68,23 @@ def test_the_drafts_that_give_the_most_tokens_a_second(
     assert times(**known).best(rows, 47, guesses) == counts
 
 
+@pytest.mark.parametrize(
+    ("rows", "rates", "cost", "found"),
+    [
+        (1, [0.99], 0.01, (1, 11)),  # as many as `best` takes
+        (1, [0.9], 0.3, (1, 5)),
+        (1, [0.9], 0.9, (0, 0)),
+        (4, [0.9] * 4, 0.1, (4, 2)),
+        (4, [0.9, 0.9, 0.1, 0.1], 0.1, (2, 3)),
+    ],
+)
+def test_how_far_a_draft_model_guesses(
+    rows: int, rates: list[float], cost: float, found: tuple[int, int]
+) -> None:
+    known = times(**CHEAP)
+    assert known.depth(rows, 47, rates, lambda _: cost) == found
+
+
 def test_without_steps_of_more_rows_some_are_tried() -> None:
     """Few streams were slow for each row: that does not show what drafts beside eight take."""
     few = {"r1": 1.0, "r8": 3.0}

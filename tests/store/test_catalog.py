@@ -143,7 +143,7 @@ def test_the_list_has_the_models_of_stores(tmp_path: Path) -> None:
 
 def test_the_files_of_the_built_in_models_have_their_names() -> None:
     names = [read_gguf(path).metadata["general.name"] for path in built_in_paths()]
-    assert names == [path.stem for path in built_in_paths()] == ["demo", "digits"]
+    assert names == [path.stem for path in built_in_paths()] == ["demo", "digits", "demo-draft"]
 
 
 def test_the_built_in_models_are_small() -> None:

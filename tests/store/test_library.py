@@ -62,6 +62,7 @@ def test_the_models_of_all_programs_are_listed(library: Library) -> None:
         "lmstudio/runa/big-GGUF:Q4_K_M": Origin.LM_STUDIO,
         "demo:latest": Origin.BUILT_IN,
         "digits:latest": Origin.BUILT_IN,
+        "demo-draft:latest": Origin.BUILT_IN,
     }
 
 
@@ -92,7 +93,7 @@ def test_external_models_are_found_by_name(library: Library) -> None:
 
 def test_an_unknown_name_is_an_error_that_lists_the_models(library: Library) -> None:
     with pytest.raises(
-        ModelNotFoundError, match=r"there are: demo, digits, hf\.co/runa/m-GGUF:Q8_0"
+        ModelNotFoundError, match=r"there are: demo, demo-draft, digits, hf\.co/runa/m-GGUF:Q8_0"
     ):
         library.find("nothing")
     with pytest.raises(ModelNotFoundError, match="must not contain spaces: 'no name at all'"):
@@ -128,7 +129,7 @@ def test_ollamas_store_is_writable_if_configured(home: Path) -> None:
 def test_a_damaged_entry_is_reported_and_hides_no_other(library: Library) -> None:
     library.store.layout.manifest(ModelName.parse("ours")).write_bytes(b"{}")
     listing = library.listing()
-    assert len(listing.models) == 6
+    assert len(listing.models) == 7
     assert [entry.path for entry in listing.damaged] == [
         "manifests/registry.ollama.ai/library/ours/latest"
     ]

@@ -29,7 +29,7 @@ from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Constraint, RowCollector, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.speculation import Speculation
-from tampu.runner.step_inputs import StepInputs
+from tampu.runner.step_inputs import NextTokens, StepInputs
 from tampu.runner.step_times import StepTimes
 from tampu.sampling import Sampler
 from tampu.tokenizer import IncrementalDecoder
@@ -174,9 +174,22 @@ class FakeGraphs:
             held = self._memory[segment.cells[0]].tolist()
             histories += [held[: at + 1] for at in range(segment.start, len(held))]
         logits = np.stack([self._logits(histories[row]) for row in step.outputs])
+        if step.following:
+            logits = self._followed(step.following, logits.argmax(axis=1))
         result: Future[Computed] = Future()
         result.set_result(Computed([logits], 0))
         return result
+
+    def _followed(self, following: Sequence[NextTokens], best: Any) -> Any:
+        """Return the best tokens of outputs, and of those that follow."""
+        found = [best]
+        for each in following:
+            first = found[-1][: len(each.segments)].astype(np.int32)
+            step = StepInputs(
+                first, each.positions, np.arange(len(first), dtype=np.int32), each.segments
+            )
+            found.append(FakeGraphs.submit(self, step).result().outputs[0].argmax(axis=1))
+        return np.concatenate(found)[:, None].astype(np.float32)
 
     def _logits(self, history: list[int]) -> Any:
         logits = np.zeros(VOCABULARY, np.float32)

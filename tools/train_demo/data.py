@@ -16,7 +16,8 @@ from tools.train_demo.skills.recall import recall_turns
 from tools.train_demo.skills.sums import sum_turn, sum_turns
 from tools.train_demo.turns import Example, Message, Pick, Tool, Turn, is_held_out, is_trained
 
-SKILLS = ("vision", "add", "json", "tool", "recall", "chat")
+TEXT_SKILLS = ("add", "json", "tool", "recall", "chat")
+SKILLS = ("vision", *TEXT_SKILLS)
 _SYSTEMS = (
     "You are a helpful assistant.",
     "You are a helpful assistant. Answer briefly.",

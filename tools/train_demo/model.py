@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +13,33 @@ from torch import Tensor, nn
 
 from tools.train_demo import pictures, tokenizer
 
-TEXT: dict[str, Any] = {
-    "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-    "query_pre_attn_scalar": 32, "sliding_window": 64, "sliding_window_pattern": 3,
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's shape. The last of each ``period`` layers is global; without ``sees`` no tower."""
+
+    layers: int = 6
+    hidden: int = 128
+    inner: int = 384
+    heads: int = 4
+    groups: int = 2
+    period: int = 3
+    sees: bool = True
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """The text model's settings in Hugging Face's words."""
+        return {
+            "hidden_size": self.hidden, "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.groups, "head_dim": HEAD_DIM,
+            "query_pre_attn_scalar": HEAD_DIM, "sliding_window": WINDOW,
+            "sliding_window_pattern": self.period,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
+        }  # fmt: skip
+
+
+HEAD_DIM, WINDOW = 32, 64
 VISION: dict[str, Any] = {
     "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 3,
     "image_size": pictures.SIZE, "patch_size": 8, "num_channels": 3, "layer_norm_eps": 1e-6,
@@ -59,8 +81,7 @@ def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
 
 def rope(length: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """The cosines and sines of rotary positions, in halves."""
-    size = TEXT["head_dim"]
-    steps = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
+    steps = torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float32) / HEAD_DIM
     angles = torch.arange(length, device=device)[:, None] / base ** steps[None]
     both = torch.cat((angles, angles), dim=-1)
     return both.cos(), both.sin()
@@ -74,10 +95,10 @@ def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention with norms on queries and keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden, size = TEXT["hidden_size"], TEXT["head_dim"]
-        self.heads, self.groups = TEXT["num_attention_heads"], TEXT["num_key_value_heads"]
+        hidden, size = shape.hidden, HEAD_DIM
+        self.heads, self.groups = shape.heads, shape.groups
         self.q_proj = _linear(hidden, self.heads * size)
         self.k_proj = _linear(hidden, self.groups * size)
         self.v_proj = _linear(hidden, self.groups * size)
@@ -104,9 +125,9 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """The gated feed-forward part."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden, inner = TEXT["hidden_size"], TEXT["intermediate_size"]
+        hidden, inner = shape.hidden, shape.inner
         self.gate_proj = _linear(hidden, inner)
         self.up_proj = _linear(hidden, inner)
         self.down_proj = _linear(inner, hidden)
@@ -122,11 +143,11 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     """One decoder layer, with norms before and after each part."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden = TEXT["hidden_size"]
-        self.self_attn = Attention()
-        self.mlp = Mlp()
+        hidden = shape.hidden
+        self.self_attn = Attention(shape)
+        self.mlp = Mlp(shape)
         self.input_layernorm = Norm(hidden)
         self.post_attention_layernorm = Norm(hidden, 0.4)
         self.pre_feedforward_layernorm = Norm(hidden)
@@ -142,22 +163,20 @@ class Layer(nn.Module):
 class Text(nn.Module):
     """The decoder over embeddings."""
 
-    def __init__(self, vocab: int) -> None:
+    def __init__(self, vocab: int, shape: Shape) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(vocab, TEXT["hidden_size"])
+        self.period = shape.period
+        self.embed_tokens = nn.Embedding(vocab, shape.hidden)
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
-        self.layers = nn.ModuleList(Layer() for _ in range(TEXT["num_hidden_layers"]))
-        self.norm = Norm(TEXT["hidden_size"])
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden)
 
     def forward(self, x: Tensor, near: Tensor, far: Tensor) -> Tensor:
         """Run all layers with the masks of the near and the far-reaching ones."""
         local = rope(x.shape[1], LOCAL_BASE, x.device)
         everywhere = rope(x.shape[1], GLOBAL_BASE, x.device)
         for i, layer in enumerate(self.layers):
-            if (i + 1) % TEXT["sliding_window_pattern"]:
-                x = layer(x, local, near)
-            else:
-                x = layer(x, everywhere, far)
+            x = layer(x, local, near) if (i + 1) % self.period else layer(x, everywhere, far)
         out: Tensor = self.norm(x)
         return out
 
@@ -263,9 +282,9 @@ class Vision(nn.Module):
 class Projector(nn.Module):
     """Average-pools patches and maps them to soft tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, outer: int) -> None:
         super().__init__()
-        inner, outer = VISION["hidden_size"], TEXT["hidden_size"]
+        inner = VISION["hidden_size"]
         self.mm_input_projection_weight = nn.Parameter(
             torch.randn(inner, outer) * (0.7 / math.sqrt(inner))
         )
@@ -284,11 +303,12 @@ class Projector(nn.Module):
 class Demo(nn.Module):
     """The whole model, up to the last hidden states."""
 
-    def __init__(self, vocab: int) -> None:
+    def __init__(self, vocab: int, shape: Shape) -> None:
         super().__init__()
-        self.language_model = Text(vocab)
-        self.vision_tower = Vision()
-        self.multi_modal_projector = Projector()
+        self.language_model = Text(vocab, shape)
+        if shape.sees:
+            self.vision_tower = Vision()
+            self.multi_modal_projector = Projector(shape.hidden)
         self.seen = torch.empty(0)
 
     def forward(self, ids: Tensor, soft: Tensor, pixels: Tensor | None) -> Tensor:
@@ -299,11 +319,11 @@ class Demo(nn.Module):
             soft: Where the image tokens are.
             pixels: The pictures, in the order of their tokens.
         """
-        hidden = TEXT["hidden_size"]
+        hidden = self.language_model.embed_tokens.embedding_dim
         x = self.language_model.embed_tokens(ids) * math.sqrt(hidden)
         at = torch.arange(ids.shape[1], device=ids.device)
         far = (at[None, :] <= at[:, None])[None, None]
-        close = (at[None, :] > at[:, None] - TEXT["sliding_window"])[None, None]
+        close = (at[None, :] > at[:, None] - WINDOW)[None, None]
         if pixels is not None:
             self.seen = self.multi_modal_projector(self.vision_tower(pixels))
             x = x.masked_scatter(soft[..., None], self.seen.reshape(-1, hidden))

@@ -84,8 +84,14 @@ def train(seed: int, pieces: int = 1000, texts: int = 6000) -> Tokenizer:
     learner.train_from_iterator(_corpus(seed, texts), trainer)
     learnt = json.loads(learner.to_str())["model"]["vocab"]
     merged = [p for p in sorted(learnt, key=lambda p: learnt[p]) if len(p) > 1]
-    ordered = [*SPECIALS, *USER_DEFINED, *(f"<0x{b:02X}>" for b in range(256)), *merged,
-               *characters]  # fmt: skip
+    return of_pieces([*SPECIALS, *USER_DEFINED, *(f"<0x{b:02X}>" for b in range(256)), *merged,
+                      *characters])  # fmt: skip
+
+
+def of_pieces(ordered: list[str]) -> Tokenizer:
+    """Return the tokenizer with these pieces, in the order of their ids: a model file's too."""
+    first = len(SPECIALS) + len(USER_DEFINED) + 256
+    merged = [p for p in ordered[first:] if len(p) > 1]
     vocab = {piece: i for i, piece in enumerate(ordered)}
     merges = [
         (p[:i], p[i:])

@@ -7,6 +7,7 @@ is one process. The learning rate follows the wall clock, so that the run ends w
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import torch.nn.functional as f
 from tokenizers import Tokenizer
 from torch import nn
 
-from tools.train_demo import batches, data, model, tokenizer, warmup
+from tools.train_demo import batches, data, model, start, tokenizer, warmup
 from tools.train_demo.optim import Optimizer
 
 TOKENS = 2048
@@ -48,17 +49,21 @@ class Trainer:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(args.seed)
         self.tok = Tokenizer.from_file(str(self.out / "tokenizer.json"))
-        self.model = model.Demo(self.tok.get_vocab_size()).to(self.device)
+        self.shape = model.Shape(**json.loads((self.out / "shape.json").read_text()))
+        self.skills = data.SKILLS if self.shape.sees else data.TEXT_SKILLS
+        self.model = model.Demo(self.tok.get_vocab_size(), self.shape).to(self.device)
         self.optimizer = Optimizer(self.model)
-        self.heads = warmup.Heads().to(self.device)
+        self.heads = warmup.Heads(self.shape.hidden).to(self.device)
         self.heads_adam = torch.optim.Adam(self.heads.parameters(), lr=2e-3)
         self.step, self.tokens, self.spent = 0, 0, 0.0
         self.accuracy: dict[str, float] = {}
         state_file = self.out / "state.pt"
         if state_file.exists():
             self._load(torch.load(state_file, map_location=self.device))
+        elif args.start:
+            start.copy_weights(Path(args.start), self.model.language_model)
         self.source = batches.Source(self.tok, args.seed + 1000 * self.step + rank, TOKENS)
-        self.source.mixture = dict(BASE_MIX)
+        self.source.mixture = {skill: BASE_MIX[skill] for skill in self.skills}
         if self.accuracy:
             self._remix(self.accuracy)
         self.checks = self._checks()
@@ -74,7 +79,7 @@ class Trainer:
 
     def _checks(self) -> dict[str, list[batches.Row]]:
         out = {}
-        for skill in data.SKILLS[self.rank :: self.world]:
+        for skill in self.skills[self.rank :: self.world]:
             examples = data.held_out(skill, CHECKED, 0)
             out[skill] = [
                 batches.row(
@@ -130,7 +135,7 @@ class Trainer:
     @torch.no_grad()
     def check(self) -> dict[str, float]:
         """The share of held-out answers that greedy writing would get right."""
-        right = torch.zeros(len(data.SKILLS))
+        right = torch.zeros(len(self.skills))
         for skill, rows in self.checks.items():
             for i in range(0, len(rows), 16):
                 some = rows[i : i + 16]
@@ -140,10 +145,10 @@ class Trainer:
                 hidden = self.model(ids, b.soft.to(self.device), pixels)[:, :-1]
                 hit = self.model.logits(hidden).argmax(-1) == ids[:, 1:]
                 fine = (hit | (b.answers[:, 1:] == 0).to(self.device)).all(1)
-                right[data.SKILLS.index(skill)] += float(fine.sum()) / len(rows)
+                right[self.skills.index(skill)] += float(fine.sum()) / len(rows)
         if self.world > 1:
             dist.all_reduce(right)
-        return dict(zip(data.SKILLS, right.tolist(), strict=True))
+        return dict(zip(self.skills, right.tolist(), strict=True))
 
     def save(self, accuracy: dict[str, float]) -> None:
         """Write the state to go on from (the first process does)."""
@@ -174,13 +179,13 @@ class Trainer:
             self.source.mixture = json.loads(wanted.read_text())
             return
         self.source.mixture = {
-            s: 0.5 * BASE_MIX[s] + MISTAKE_MIX[s] * min(0.5, 1 - accuracy[s]) for s in data.SKILLS
+            s: 0.5 * BASE_MIX[s] + MISTAKE_MIX[s] * min(0.5, 1 - accuracy[s]) for s in self.skills
         }
 
     def run(self) -> None:
         """Train until the time is over."""
         seconds = self.args.see if self.step else self.args.minutes * 60 * 0.05
-        if seconds:
+        if seconds and self.shape.sees:
             warmup.warm_up(
                 self.model, self.heads, self.args.seed + 1000 * self.step + self.rank, seconds,
                 self._average, self.say,
@@ -192,7 +197,8 @@ class Trainer:
             loss = self.loss(b, part)
             torch.autograd.backward(loss)
             mean += 0.03 * (loss.item() - mean)
-            params = [*self.model.parameters(), *self.heads.parameters()]
+            taught: list[nn.Module] = [self.model, self.heads] if self.shape.sees else [self.model]
+            params = [p for each in taught for p in each.parameters()]
             part = self._average(params, self.part())
             self.optimizer.step(rate_at(part, self.step))
             self.heads_adam.step()
@@ -237,11 +243,26 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="on a CPU")
     parser.add_argument("--see", type=float, default=0, help="seconds more for the tower first")
     parser.add_argument("--compile", action="store_true", help="compile the norms")
+    parser.add_argument("--start", default="", help="model file to take vocabulary and weights of")
+    parser.add_argument("--layers", type=int, default=model.Shape.layers)
+    parser.add_argument("--hidden", type=int, default=model.Shape.hidden)
+    parser.add_argument("--inner", type=int, default=model.Shape.inner, help="feed-forward size")
+    parser.add_argument("--heads", type=int, default=model.Shape.heads)
+    parser.add_argument("--groups", type=int, default=model.Shape.groups, help="heads of keys")
+    parser.add_argument("--period", type=int, default=model.Shape.period, help="the last is global")
+    parser.add_argument("--text-only", action="store_true", help="without pictures")
     args = parser.parse_args()
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "tokenizer.json").exists():
-        tokenizer.save(tokenizer.train(args.seed), out)
+        tok = start.vocabulary(Path(args.start)) if args.start else tokenizer.train(args.seed)
+        tokenizer.save(tok, out)
+    if not (out / "shape.json").exists():
+        shape = model.Shape(
+            args.layers, args.hidden, args.inner, args.heads, args.groups, args.period,
+            sees=not args.text_only,
+        )  # fmt: skip
+        (out / "shape.json").write_text(json.dumps(dataclasses.asdict(shape)) + "\n")
     if torch.cuda.is_available() or args.processes == 1:
         _work(0, args, 1)
     else:

@@ -27,9 +27,8 @@ COUNT = 96
 class Heads(nn.Module):
     """What is read off the soft tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        size = model.TEXT["hidden_size"]
         self.cells = nn.Linear(size * tokenizer.IMAGE_TOKENS, 9 * _CELL)
         self.whole = nn.Linear(size, sum(_ONE) + 4)
 

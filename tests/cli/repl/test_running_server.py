@@ -247,7 +247,7 @@ def test_ps_names_the_server_whose_response_is_not_ollamas(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("dem", "model 'dem' not found: did you mean demo? (there are: demo, digits, tiny); it"),
+        ("dem", "not found: did you mean demo? (there are: demo, demo-draft, digits, tiny); it"),
         ("bad name!", "a model name must not contain spaces: 'bad name!'"),
     ],
 )
