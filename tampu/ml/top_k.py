@@ -54,12 +54,13 @@ def find_best(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the place of the largest of each row, for the same graph to look up.
 
     Returns:
-        I32, (rows,), for (rows, columns); and the same as F32, (rows, 1). It is a place even if
-        logits are NaN, of which GPUs return any number.
+        I32, (rows,), for (rows, columns): a place even if logits are NaN, of which GPUs return any
+        number; and what `with_logits` returns.
     """
     rows, columns = logits.shape
-    best = find_top_k(logits, 1).cast(GGMLType.F32).clamp(0, columns - 1)
-    return best.cast(GGMLType.I32).reshape(rows), best
+    best = find_top_k(logits, 1)
+    places = best.cast(GGMLType.F32).clamp(0, columns - 1).cast(GGMLType.I32)
+    return places.reshape(rows), with_logits(best, logits)
 
 
 def with_logits(best: Tensor, logits: Tensor) -> Tensor:

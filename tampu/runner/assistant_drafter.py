@@ -75,7 +75,7 @@ class AssistantDrafter:
         began = time.perf_counter()
         result = self._graphs.submit(inputs).result().outputs[0]
         self.times.add(len(asked), (time.perf_counter() - began) / count)
-        tokens = result.reshape(count, len(asked)).astype(int)
+        tokens = result[:, 0].reshape(count, len(asked)).astype(int)
         return {
             sequence: tokens[: wanted[sequence], number].tolist()
             for number, sequence in enumerate(asked)

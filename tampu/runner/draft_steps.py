@@ -29,7 +29,7 @@ class Graphs(Protocol):
         """Start computing a step.
 
         The result is one array (outputs, vocabulary); of a step with `following` the best tokens
-        (n, 1) of its outputs and of these.
+        of its outputs and of these, in the first column.
         """
 
 

@@ -269,7 +269,7 @@ class GraphBuilder:
     def _guessed(
         self, shape: GraphShape, batch: Batch, caches: Sequence[LayerCache], state_rows: Tensor
     ) -> Tensor:
-        """Return the tokens that an assistant guesses, F32, (guesses * tokens, 1)."""
+        """Return what an assistant guesses (guesses * tokens, 3), as `with_logits` does."""
         if self._device_states is None:
             raise ShapeError("no hidden states are kept for an assistant")
         hidden, found = self._device_states.load(state_rows), list[Tensor]()
@@ -286,7 +286,8 @@ class GraphBuilder:
         """Return the best tokens of outputs, and of the tokens that follow these.
 
         Returns:
-            F32, (n, 1): first those of the logits; and the inputs of the tokens that follow.
+            F32, (n, 3), as of `with_logits`: first those of the logits; and the inputs of the
+            tokens that follow.
         """
         tokens, best = find_best(logits)
         found, inputs = [best], list[Tensor]()

@@ -24,7 +24,7 @@ def demo() -> Iterator[Engine]:
 
 
 def ask(engine: Engine, examples: list[Example]) -> list[ChatCompletion]:
-    """Return answers to questions, some of them at once, and forget them."""
+    """Return answers to questions, some of them at once, and forget these."""
 
     def answer(example: Example) -> ChatCompletion:
         tools = example.tools or None
@@ -36,24 +36,21 @@ def ask(engine: Engine, examples: list[Example]) -> list[ChatCompletion]:
     return found
 
 
-@pytest.mark.parametrize("skill", TEXT_SKILLS)
-def test_most_of_its_guesses_are_right_and_answers_are_the_same(demo: Engine, skill: str) -> None:
-    examples = held_out(skill, EXAMPLES, 7)
+def test_most_of_its_guesses_are_right_and_answers_are_the_same(demo: Engine) -> None:
+    examples = [each for skill in TEXT_SKILLS for each in held_out(skill, EXAMPLES, 7)]
     drafts = demo.model.scheduler.drafts
     source = drafts.source
     assert isinstance(source, Speculation)
     assert source.model is not None
     drafts.source = None
     wanted = ask(demo, examples)
-    drafts.source = guessing = Speculation(
-        demo.model.scheduler.kv_manager.prefixes.tree, Cheap(), source.model
-    )
-    source.model.times = Free()  # the number of drafts does not depend on the machine
-    found = ask(demo, examples)
     drafts.source = source
-    assert guessing.model is source.model, "it failed"
+    source.times = Cheap()  # the number of drafts does not depend on the machine
+    source.model.times = Free()
+    found = ask(demo, examples)
+    assert source.model is not None, "it failed"
     assert [each.tokens for each in found] == [each.tokens for each in wanted]
     drafted = sum(each.usage.drafted_tokens for each in found)
     accepted = sum(each.usage.accepted_tokens for each in found)
-    assert drafted > 2 * EXAMPLES
     assert accepted >= REQUIRED * drafted, (accepted, drafted)
+    assert drafted > 2 * len(examples)

@@ -32,6 +32,7 @@ from tampu.ml.gguf import read_gguf
 from tampu.runner.assistant_drafter import AssistantDrafter
 from tampu.runner.drafters import GuessKind
 from tampu.runner.sequence import Sequence
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
 from tampu.runner.step_times import StepTimes
@@ -201,6 +202,7 @@ class Recorded:
 
     graphs: Any
     results: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    counts: GraphCounts = field(default_factory=GraphCounts)
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         result: Future[Computed] = self.graphs.submit(step)

@@ -183,7 +183,7 @@ def test_guesses_of_one_graph_are_those_of_a_graph_each(laboratory: Laboratory, 
     found, built = [], []
     with laboratory.engine(name, slots=4) as engine:
         own, graphs = engine.model.scheduler.kv_manager, engine.model.graphs
-        assert graphs.max_following > 3
+        assert graphs.max_following > 1
         for most in (graphs.max_following, 0):
             size: dict[str, Any] = {"context": 64, "batch": 64, "vocabulary": 10**6}
             model = DraftModel(graphs, own, **size, cost=0.1, max_following=most)
@@ -198,7 +198,8 @@ def test_guesses_of_one_graph_are_those_of_a_graph_each(laboratory: Laboratory, 
                 model.ended(sequence)
             engine.runner.call(own.reset)
     assert found[:3] == found[3:]
-    assert built == [2, 2, 1, 3, 5, 5]
+    assert built[3:] == [3, 5, 5]
+    assert (built[0], built[1] < 5, built[2] < 3) == (2, True, True)  # as many as fit into one
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=[*OPTIONS])

@@ -20,6 +20,7 @@ from support.mtp_files import with_mtp_layer
 
 from tampu.engine.engine import Engine
 from tampu.ml.backend import Computed
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.mtp_drafter import MTPDrafter
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
@@ -91,6 +92,7 @@ class Recorded:
 
     graphs: Any
     rows: list[Row] = field(default_factory=list)
+    counts: GraphCounts = field(default_factory=GraphCounts)
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         result: Future[Computed] = self.graphs.submit(step)

@@ -26,7 +26,8 @@ class Guesses:
     def submit(self, step: StepInputs) -> Future[Computed]:
         self.steps.append(step)
         found = [token + number for number in range(1, step.guesses + 1) for token in step.tokens]
-        rows = np.array(found, np.float32)[:, None]
+        rows = np.zeros((len(found), 3), np.float32)
+        rows[:, 0] = found
         result: Future[Computed] = Future()
         result.set_result(Computed([rows], 0, 0))
         return result

@@ -27,6 +27,7 @@ from tampu.runner.batch import Plan
 from tampu.runner.draft_model import DraftModel
 from tampu.runner.drafters import Drafter, GrammarDrafter, NgramDrafter, PrefixDrafter
 from tampu.runner.drafts import Drafts
+from tampu.runner.graph_cache import GraphCounts
 from tampu.runner.mtp_drafter import MTPDrafter
 from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import GuessingModel
@@ -135,6 +136,9 @@ class Guessing:
 
 class Predictor:
     """Computes the steps of a layer of multi-token prediction, whose logits are the chain's."""
+
+    def __init__(self) -> None:
+        self.counts = GraphCounts()
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         result: Future[Computed] = Future()
