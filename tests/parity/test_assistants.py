@@ -31,8 +31,8 @@ from tampu.ml.backend import Computed
 from tampu.ml.gguf import read_gguf
 from tampu.runner.assistant_drafter import AssistantDrafter
 from tampu.runner.drafters import GuessKind
-from tampu.runner.sequence import Sequence
 from tampu.runner.graph_cache import GraphCounts
+from tampu.runner.sequence import Sequence
 from tampu.runner.speculation import Speculation
 from tampu.runner.step_inputs import StepInputs
 from tampu.runner.step_times import StepTimes
