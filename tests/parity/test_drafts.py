@@ -176,30 +176,37 @@ def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) ->
     assert sum(each.usage.accepted_tokens for each in found) > 0
 
 
-@pytest.mark.parametrize("name", [*QUICK, "granitehybrid", "jamba"])
-def test_guesses_of_one_graph_are_those_of_a_graph_each(laboratory: Laboratory, name: str) -> None:
+def guesses_of(engine: Engine, max_following: int) -> tuple[list[list[list[int]]], list[int]]:
+    """Return what a draft model guesses after three texts, three times, and by how many graphs."""
+    own, graphs = engine.model.scheduler.kv_manager, engine.model.graphs
+    size: dict[str, Any] = {"context": 64, "batch": 64, "vocabulary": 10**6}
+    model = DraftModel(graphs, own, **size, cost=0.1, max_following=max_following)
     manager = KVCacheManager([AttentionGroup(Cells(256))])
     sequences = [sequence_of(manager, tokens(length, length)) for length in (17, 25, 9)]
-    found, built = [], []
+    found, used = [], []
+    for counts in ([0, 3, 0], [2, 5, 4], [2, 5, 4]):  # the first ones read the texts
+        wanted = {each: n for each, n in zip(sequences, counts, strict=True) if n}
+        before = graphs.counts.built + graphs.counts.reused
+        guesses = model.guess(wanted)
+        used.append(graphs.counts.built + graphs.counts.reused - before)
+        assert {each: len(guess) for each, guess in guesses.items()} == wanted
+        found.append([guesses[each] for each in wanted])
+    for sequence in sequences:
+        model.ended(sequence)
+    own.reset()
+    return found, used
+
+
+@pytest.mark.parametrize("name", [*QUICK, "granitehybrid", "jamba"])
+def test_guesses_of_one_graph_are_those_of_a_graph_each(laboratory: Laboratory, name: str) -> None:
     with laboratory.engine(name, slots=4) as engine:
-        own, graphs = engine.model.scheduler.kv_manager, engine.model.graphs
-        assert graphs.max_following > 1
-        for most in (graphs.max_following, 0):
-            size: dict[str, Any] = {"context": 64, "batch": 64, "vocabulary": 10**6}
-            model = DraftModel(graphs, own, **size, cost=0.1, max_following=most)
-            for counts in ([0, 3, 0], [2, 5, 4], [2, 5, 4]):  # the first ones read the texts
-                wanted = {each: n for each, n in zip(sequences, counts, strict=True) if n}
-                before = graphs.counts.built + graphs.counts.reused
-                guesses = model.guess(wanted)
-                built.append(graphs.counts.built + graphs.counts.reused - before)
-                assert {each: len(guess) for each, guess in guesses.items()} == wanted
-                found.append(list(guesses.values()))
-            for sequence in sequences:
-                model.ended(sequence)
-            engine.runner.call(own.reset)
-    assert found[:3] == found[3:]
-    assert built[3:] == [3, 5, 5]
-    assert (built[0], built[1] < 5, built[2] < 3) == (2, True, True)  # as many as fit into one
+        most = engine.model.graphs.max_following
+        found, used = engine.runner.call(lambda: guesses_of(engine, most))
+        wanted, alone = engine.runner.call(lambda: guesses_of(engine, 0))
+    assert most > 1
+    assert found == wanted
+    assert alone == [3, 5, 5]
+    assert (used[0], used[1] < 5, used[2] < 3) == (2, True, True)  # as many as fit into one
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=[*OPTIONS])
