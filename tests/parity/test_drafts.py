@@ -179,8 +179,16 @@ def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) ->
 def guesses_of(engine: Engine, max_following: int) -> tuple[list[list[list[int]]], list[int]]:
     """Return what a draft model guesses after three texts, three times, and by how many graphs."""
     own, graphs = engine.model.scheduler.kv_manager, engine.model.graphs
-    size: dict[str, Any] = {"context": 64, "batch": 64, "vocabulary": 10**6}
-    model = DraftModel(graphs, own, **size, cost=0.1, max_following=max_following)
+    model = DraftModel(
+        graphs,
+        own,
+        context=64,
+        batch=64,
+        vocabulary=10**6,
+        cost=0.1,
+        positions_per_token=graphs.positions_per_token,
+        max_following=max_following,
+    )
     manager = KVCacheManager([AttentionGroup(Cells(256))])
     sequences = [sequence_of(manager, tokens(length, length)) for length in (17, 25, 9)]
     found, used = [], []
