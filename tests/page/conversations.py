@@ -342,6 +342,19 @@ def test_a_message_that_is_edited_stays_when_it_is_scrolled_away(
     expect(page.get_by_role("textbox", name="Edit")).to_have_value("Half of a question")
 
 
+def test_a_button_goes_to_the_end_while_that_is_not_in_sight(page: Page) -> None:
+    page.set_viewport_size({"width": 800, "height": 500})
+    button = page.get_by_role("button", name="To the end")
+    ask(page, "formatted", "All of it.")
+    expect(button).to_have_count(0)
+    page.locator(".turns").evaluate("(place) => place.scrollTo({ top: 0 })")
+    expect(has_ended(answers(page))).not_to_be_in_viewport()
+    button.click()
+    expect(has_ended(answers(page))).to_be_in_viewport()
+    expect(button).to_have_count(0)
+    expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
 def test_a_long_conversation_is_scrolled_without_gaps_and_jumps(page: Page, tmp_path: Path) -> None:
     show_long(page, tmp_path / "long.json", FORMATTED)
     expect(answers(page).last).to_be_in_viewport()

@@ -42,7 +42,7 @@ def test_a_hostile_name_of_a_model_is_text_wherever_it_stands(page: Page) -> Non
     page.get_by_role("link", name="Models").click()
     model = row(page, NAME)
     expect(model.get_by_role("heading")).to_have_text(NAME)
-    expect(model).to_contain_text(f"{NAME} · {NAME}")
+    expect(model).to_contain_text(f"{NAME}, {NAME}")
     model.get_by_role("button", name="Details").click()
     expect(model.get_by_role("alert")).to_contain_text(NAME)
     model.get_by_role("button", name="Delete").click()

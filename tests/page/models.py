@@ -62,6 +62,51 @@ def test_a_model_is_listed_with_what_it_can_do(page: Page) -> None:
     expect(demo).to_contain_text("sees images")
 
 
+def names(page: Page) -> list[str]:
+    """The models that are listed, in their order."""
+    return page.get_by_role("list", name="Models").locator(".model-name").all_inner_texts()
+
+
+def test_models_are_searched_by_what_they_are_and_can_do(page: Page, tmp_path: Path) -> None:
+    write_scripted(tmp_path / "models" / "another.gguf", ["a"], template=PLAIN)
+    page.reload()
+    expect(row(page, "another:latest")).to_be_visible()
+    count = len(names(page))
+    page.keyboard.press("/")
+    search = page.get_by_role("searchbox", name="Search models")
+    expect(search).to_be_focused()
+    page.keyboard.type("gemma3 images")
+    expect(page.locator(".model")).to_have_count(1)
+    expect(row(page, "demo:latest")).to_be_visible()
+    search.fill("no such model")
+    expect(page.locator(".model")).to_have_count(0)
+    expect(page.get_by_text("No model has these words.")).to_be_visible()
+    search.fill("")
+    expect(page.locator(".model")).to_have_count(count)
+
+
+def test_models_in_memory_are_listed_first_and_none_moves_while_it_is_loaded(
+    page: Page, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        write_scripted(tmp_path / "models" / f"{name}.gguf", ["a"], template=PLAIN)
+    page.reload()
+    expect(row(page, "second:latest")).to_be_visible()
+    last = names(page)[-1]
+    row(page, last).get_by_role("button", name="Load", exact=True).click()
+    expect(row(page, last)).to_contain_text("In memory")
+    assert names(page)[-1] == last
+    page.get_by_role("link", name="Compare").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+    page.get_by_role("link", name="Models").click()
+    expect(row(page, last)).to_be_visible()
+    assert names(page)[0] == last
+    page.get_by_role("link", name="New chat").click()
+    chosen(page).click()
+    options = page.get_by_role("dialog").get_by_role("option").locator(".model-name")
+    expect(options.first).to_have_text(last)
+
+
 def test_details_are_those_of_show(page: Page) -> None:
     demo = row(page, "demo:latest")
     demo.get_by_role("button", name="Details").click()

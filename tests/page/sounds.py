@@ -63,6 +63,14 @@ def sent_of(page: Page) -> bytes:
     return base64.b64decode(sent)
 
 
+def is_named(place: Locator, name: str, length: str) -> None:
+    """A sound has its name and its length, which the player has too."""
+    sound = place.get_by_role("figure")
+    expect(sound.locator("bdi")).to_have_text(name)
+    expect(sound.locator(".sound-length")).to_have_text(length)
+    expect(sound.locator("audio")).to_have_accessible_name(name)
+
+
 def is_played(page: Page, sound: Locator) -> None:
     """Play a sound a little: its time goes on."""
     sound.evaluate("(sound) => sound.play()")
@@ -81,7 +89,7 @@ def test_a_file_is_sent_and_played(page: Page, file: Path) -> None:
         "src",
         "data:audio/wav;name=speech.wav;base64," + base64.b64encode(file.read_bytes()).decode(),
     )
-    expect(questions(page).locator("figcaption")).to_have_text("speech.wav")
+    is_named(questions(page), "speech.wav", "0:02")
 
 
 def test_a_model_that_hears_is_offered_a_sound_which_opens_the_choice_of_a_file(
@@ -93,7 +101,7 @@ def test_a_model_that_hears_is_offered_a_sound_which_opens_the_choice_of_a_file(
     with page.expect_file_chooser() as chooser:
         offered.click()
     chooser.value.set_files(file)
-    expect(page.locator(".composer figcaption")).to_have_text("speech.wav")
+    is_named(page.locator(".composer"), "speech.wav", "0:02")
     expect(answers(page)).to_have_count(0)
 
 

@@ -3,7 +3,7 @@
 import { alternatives, canGoOn, shownTurns } from "./chat/tree.ts";
 import { focusSoon } from "./parts/focus.ts";
 import type { App } from "./state/app.ts";
-import { PANEL_COVERS } from "./state/back.ts";
+import { PANEL_COVERS, SIDEBAR_COVERS } from "./state/back.ts";
 import { TEXTS } from "./texts.ts";
 
 interface Action {
@@ -19,7 +19,8 @@ export const ACTIONS: readonly Action[] = [
   { keys: "Escape", text: TEXTS.keyActions.stopOrLeave, run: escape },
   { keys: "i", text: TEXTS.keyActions.write, run: (app) => app.write() },
   { keys: "n", text: TEXTS.newChat, run: newChat },
-  { keys: "/", text: TEXTS.search, run: search },
+  { keys: "h", text: TEXTS.keyActions.sidebar, run: (app) => app.toggleSidebar() },
+  { keys: "/", text: TEXTS.keyActions.search, run: (app) => app.search() },
   { keys: "j", text: TEXTS.keyActions.next, run: (app) => step(app, 1) },
   { keys: "k", text: TEXTS.keyActions.previous, run: (app) => step(app, -1) },
   { keys: "m", text: TEXTS.models, run: (app) => app.go("#/models") },
@@ -75,17 +76,12 @@ function toggle(flag: { value: boolean }): void {
   flag.value = !flag.value;
 }
 
-function search(app: App): void {
-  app.showsSidebar.value = true;
-  focusSoon("#search");
-}
-
 function escape(app: App): void {
   const { id } = app.chats.open.value;
   if (app.editing.value) app.editing.value = "";
   else if (app.chats.running.value.has(id)) app.chats.stop(id);
   else if (app.compare.isRunning.value) app.compare.stop();
-  else if (app.showsSidebar.value) app.showsSidebar.value = false;
+  else if (app.showsSidebar.value && matchMedia(SIDEBAR_COVERS).matches) app.showSidebar(false);
   else if (app.showsParameters.value && app.view.value === "chat" && matchMedia(PANEL_COVERS).matches) app.showsParameters.value = false;
   else if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
 }

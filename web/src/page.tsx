@@ -22,7 +22,7 @@ export function Page(): JSX.Element {
   const { settings, view, showsKeys, showsSettings, showsSidebar } = app;
   const View = COMPONENTS[view.value];
   return (
-    <div class={`page ${showsSidebar.value ? "with-sidebar" : ""}`}>
+    <div class={`page ${showsSidebar.value ? "with-sidebar" : ""} ${settings.isCollapsed.value ? "is-collapsed" : ""}`}>
       <Sidebar />
       <div class="shade" onClick={() => (showsSidebar.value = false)} />
       <View />

@@ -8,6 +8,7 @@ import { Confirm, Dialog } from "../parts/dialog.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { ModelMenu } from "../parts/model_menu.tsx";
 import { Notice } from "../parts/notice.tsx";
+import { SidebarButton } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
 import { Composer } from "./composer.tsx";
@@ -67,13 +68,13 @@ function useGlide(isEmpty: boolean, id: string): RefObject<HTMLDivElement | null
 
 function Head(): JSX.Element {
   const app = useApp();
-  const { chats, goneModel, model, models, showsParameters, showsSidebar } = app;
+  const { chats, goneModel, model, models, showsParameters } = app;
   const { value: conversation } = chats.open;
   const settings = countSettings(conversation);
   const names = models.forChat.value.map((one) => one.name);
   return (
     <header class="head">
-      <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+      <SidebarButton />
       <div class="head-title">
         <ModelMenu names={names} value={goneModel.value || model.value} onChange={(name) => app.chooseModel(name)} />
         <h1 dir="auto">{titleOf(conversation) || TEXTS.newChat}</h1>

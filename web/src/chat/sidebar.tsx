@@ -7,6 +7,7 @@ import { messageOf } from "../api/http.ts";
 import { Icon, Sign } from "../parts/icons.tsx";
 import { IconButton } from "../parts/button.tsx";
 import { Menu } from "../parts/menu.tsx";
+import { SearchField } from "../parts/search_field.tsx";
 import { ErrorText } from "../parts/told.tsx";
 import { useToday } from "../parts/use_today.ts";
 import { type App, useApp } from "../state/app.ts";
@@ -21,10 +22,12 @@ import { type Conversation, matches, titleOf } from "./tree.ts";
 
 export function Sidebar(): JSX.Element {
   const app = useApp();
-  const { chats, imported, search, showsSettings, showsKeys, view } = app;
+  const { chats, imported, settings, showsSettings, showsKeys, showsSidebar, view, words } = app;
+  const { value: isCollapsed } = settings.isCollapsed;
+  const titled = (text: string) => (isCollapsed ? text : undefined); // where its text is not shown
   const { count, known } = imported.value;
   const told = [count > 0 && TEXTS.imported(count), known > 0 && TEXTS.known(known)].filter(Boolean);
-  const found = chats.all.value.filter((conversation) => matches(conversation, search.value));
+  const found = chats.all.value.filter((conversation) => matches(conversation, words.value));
   const entries = found.map((one) => ({ conversation: one, title: titleOf(one) || TEXTS.newChat, updated: one.updated }));
   const counts = new Map<string, number>();
   for (const { title } of entries) counts.set(title, (counts.get(title) ?? 0) + 1);
@@ -34,19 +37,18 @@ export function Sidebar(): JSX.Element {
     <nav class="sidebar" aria-label={TEXTS.chats}>
       <header>
         <span class="brand"><Sign />{TEXTS.brand}</span>
-        <a class="button primary" href="#/" onClick={(event) => open(app, event)}><Icon name="plus" /> {TEXTS.newChat}</a>
-      </header>
-      <label class="search">
-        <Icon name="search" />
-        <input
-          id="search"
-          type="search"
-          placeholder={TEXTS.search}
-          aria-label={TEXTS.search}
-          value={search.value}
-          onInput={(event) => (search.value = event.currentTarget.value)}
+        <IconButton
+          class="sidebar-toggle"
+          icon="sidebar"
+          label={isCollapsed && !showsSidebar.value ? TEXTS.openSidebar : TEXTS.closeSidebar}
+          onClick={() => app.toggleSidebar()}
         />
-      </label>
+      </header>
+      <a class="button primary" href="#/" title={titled(TEXTS.newChat)} onClick={(event) => open(app, event)}>
+        <Icon name="plus" /> <span class="label">{TEXTS.newChat}</span>
+      </a>
+      <IconButton class="collapsed-only" icon="search" label={TEXTS.search} onClick={() => app.search()} />
+      <SearchField id="search" label={TEXTS.search} value={words.value} onInput={(typed) => (words.value = typed)} />
       <div class="conversations">
         {groups.map((group) => (
           <GroupList key={group.title} group={group}>
@@ -65,8 +67,8 @@ export function Sidebar(): JSX.Element {
       {!found.length && <p class="hint">{empty}</p>}
       <div class="views">
         {Object.entries(VIEWS).map(([name, { icon, title }]) => (
-          <a class="button" href={`#/${name}`} aria-current={view.value === name ? "page" : undefined}>
-            <Icon name={icon} /> {title}
+          <a class="button" href={`#/${name}`} title={titled(title)} aria-current={view.value === name ? "page" : undefined}>
+            <Icon name={icon} /> <span class="label">{title}</span>
           </a>
         ))}
       </div>
@@ -126,7 +128,8 @@ function open(app: App, event: TargetedMouseEvent<HTMLAnchorElement>): void {
 
 /** Exports all conversations, and imports those of files. */
 function Exchange(): JSX.Element {
-  const { chats, imported } = useApp();
+  const app = useApp();
+  const { chats, imported } = app;
   const input = useRef<HTMLInputElement>(null);
   const read = async (files: FileList | null) => {
     const read: Conversation[] = [];
@@ -144,6 +147,7 @@ function Exchange(): JSX.Element {
     chats.add(added);
     imported.value = { count: added.length, known: read.length - added.length, errors };
     if (input.current) input.current.value = "";
+    app.showSidebar(true); // it tells what was imported
   };
   return (
     <>

@@ -3,7 +3,9 @@
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { IconButton } from "../parts/button.tsx";
 import { useApp } from "../state/app.ts";
+import { TEXTS } from "../texts.ts";
 import { SideBySide } from "./side_by_side.tsx";
 import { Start } from "./start.tsx";
 import type { Turn } from "./tree.ts";
@@ -21,7 +23,8 @@ interface Properties {
 
 /** While the end is in sight, it stays there when more text comes. */
 export function TurnList({ turns, others }: Properties): JSX.Element {
-  const { chats } = useApp();
+  const app = useApp();
+  const { chats } = app;
   const id = chats.open.value.id;
   const sight = useSight(id, turns);
   const rows = rowsOf(sight.heights, sight.range, useKept(turns, sight.focused));
@@ -58,6 +61,17 @@ export function TurnList({ turns, others }: Properties): JSX.Element {
           );
         })}
       </ol>
+      {sight.isFar && (
+        <IconButton
+          class="to-end"
+          icon="down"
+          label={TEXTS.toEnd}
+          onClick={() => {
+            sight.goToEnd();
+            app.write(); // the button goes
+          }}
+        />
+      )}
     </div>
   );
 }
@@ -85,6 +99,7 @@ function useSight(id: string, turns: Turn[]) {
   const seen = useRef({ top: 0, left: 0 }); // the place, and pixels from there to the end
   const known = useRef(new Map<string, number>()).current;
   const [, redraw] = useState(0);
+  const [isFar, setFar] = useState(false); // the end is not in sight
 
   const shown = id + useApp().chats.sent.value; // another one begins at its end; a message that is sent is in sight
   const shownId = useRef(shown);
@@ -118,6 +133,7 @@ function useSight(id: string, turns: Turn[]) {
     if (left < AT_END || (left < NEAR_END && scrollTop > was.top && left < was.left)) isAtEnd.current = true;
     else if (scrollTop < was.top && left > was.left) isAtEnd.current = false;
     seen.current = { top: scrollTop, left };
+    setFar(!isAtEnd.current && left > NEAR_END);
     // At the end nothing else moves it, so that a smaller `scrollTop` is the user's.
     place.current.style.overflowAnchor = isAtEnd.current ? "none" : "";
   };
@@ -140,7 +156,11 @@ function useSight(id: string, turns: Turn[]) {
     look();
     update();
   };
-  return { place, list, focused, heights, range: now.current.range, onScroll };
+  const goToEnd = () => {
+    isAtEnd.current = true;
+    stay();
+  };
+  return { place, list, focused, heights, range: now.current.range, onScroll, isFar, goToEnd };
 }
 
 /** Return the id of the turn that an element is in; empty: of none. */

@@ -4,9 +4,8 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { saveFile } from "../chat/files.ts";
-import { IconButton } from "../parts/button.tsx";
+import { SidebarButton } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
-import { TEXTS } from "../texts.ts";
 import { INSIDE } from "./texts.ts";
 import { CellsFigure } from "./cells_figure.tsx";
 import { Feed } from "./feed.ts";
@@ -26,7 +25,7 @@ function momentOf(frame: Frame, { cacheMs }: ModelHistory): string {
 }
 
 export default function InsideView(): JSX.Element {
-  const { server, settings, showsSidebar } = useApp();
+  const { server, settings } = useApp();
   const feed = useMemo(() => new Feed(server, settings), [server, settings]);
   const [chosen, choose] = useState("");
   useEffect(() => {
@@ -42,7 +41,7 @@ export default function InsideView(): JSX.Element {
   return (
     <main class="inside">
       <header class="head">
-        <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+        <SidebarButton />
         <h1>{INSIDE.title}</h1>
         <button type="button" aria-pressed={isPaused} onClick={() => feed.togglePause()}>{isPaused ? INSIDE.resume : INSIDE.pause}</button>
         <button type="button" title={INSIDE.saveHint} disabled={!history?.steps.length} onClick={save}>{INSIDE.save}</button>

@@ -46,10 +46,10 @@ export function ModelRow({ model, named }: Properties): JSX.Element {
         <h2><ModelName name={model.name} /></h2>
         {loaded && <span class="badge">{loaded.loading ? TEXTS.loadingNow : `${TEXTS.inMemory}: ${bytes(loaded.size)}`}</span>}
       </div>
-      <p class="hint">{listed(facts)}</p>
+      <p class="hint model-facts">{listed(facts)}</p>
+      <p class="tags">{abilitiesOf(model).map((one) => <span>{one}</span>)}</p>
       {named && !loaded && <p class="hint">{TEXTS.earlierInMemory(bytes(named.size))}</p>}
       {loaded && <Placement loaded={loaded} />}
-      <p class="tags">{abilitiesOf(model).map((one) => <span>{one}</span>)}</p>
       <div class="model-actions">
         {model.capabilities.includes("completion") && <button type="button" onClick={() => app.chatWith(model.name)}>{TEXTS.chatWith}</button>}
         {!loaded && <button type="button" disabled={isBusy} onClick={() => void models.load(model.name)}>{TEXTS.load}</button>}

@@ -3,6 +3,10 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
+import type { Model } from "../api/server.ts";
+import { hasWords } from "../parts/model_facts.ts";
+import { SearchField } from "../parts/search_field.tsx";
+import { useInMemoryFirst } from "../parts/use_in_memory_first.ts";
 import { ViewHead } from "../parts/view_head.tsx";
 import { useApp } from "../state/app.ts";
 import { TEXTS } from "../texts.ts";
@@ -33,15 +37,29 @@ export function ModelsView(): JSX.Element {
         <PullForm />
         <CreateForm />
         {models.transfers.all.value.map((one) => <TransferRow key={one.name} transfer={one} />)}
-        <ul class="model-list" aria-label={TEXTS.models}>
-          {installed?.map((model) => (
-            <ModelRow key={model.name} model={model} named={models.loaded.value.find((one) => one.name === model.name)} />
-          ))}
-        </ul>
+        {installed && installed.length > 0 && <ModelList installed={installed} />}
         {memory > 0 && <p class="hint">{TEXTS.memoryCounts}</p>}
         {installed?.length === 0 && <p class="hint">{TEXTS.noModels}</p>}
       </div>
     </main>
+  );
+}
+
+/** The models that a search finds. */
+function ModelList({ installed }: { installed: readonly Model[] }): JSX.Element {
+  const { models } = useApp();
+  const [words, setWords] = useState("");
+  const found = useInMemoryFirst(installed).filter((model) => hasWords(model, words));
+  return (
+    <>
+      <SearchField id="search-models" label={TEXTS.searchModels} value={words} onInput={setWords} />
+      <ul class="model-list" aria-label={TEXTS.models}>
+        {found.map((model) => (
+          <ModelRow key={model.name} model={model} named={models.loaded.value.find((one) => one.name === model.name)} />
+        ))}
+      </ul>
+      <p class="hint" role="status">{found.length ? "" : TEXTS.noSuchModel}</p>
+    </>
   );
 }
 

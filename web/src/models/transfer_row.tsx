@@ -27,13 +27,13 @@ export function TransferRow({ transfer }: { transfer: Transfer }): JSX.Element {
     <section class="transfer" aria-label={`${TEXTS.actions[action]} ${name}`}>
       <div class="transfer-head">
         <strong>{name}</strong>
-        <span class="hint">{isDone ? `${TEXTS.actions[action]} · ${sentence(status)}` : TEXTS.actions[action]}</span>
+        <span class="hint">{isDone ? `${TEXTS.actions[action]}: ${sentence(status)}` : TEXTS.actions[action]}</span>
         {!isRunning && <IconButton icon="close" label={TEXTS.dismiss} onClick={() => models.forget(transfer)} />}
       </div>
       {!isDone && !error && <Bar name={name} total={total} completed={completed} isRunning={isRunning} />}
       {!isDone && (
         <div class="transfer-foot">
-          {error ? <ErrorText text={error} /> : <span class="hint">{parts.filter(Boolean).join(" · ")}</span>}
+          {error ? <ErrorText text={error} /> : <span class="hint">{parts.filter(Boolean).join(", ")}</span>}
           {isRunning && <button type="button" onClick={transfer.cancel}>{TEXTS.cancel}</button>}
           {!isRunning && <button type="button" onClick={transfer.again}>{again}</button>}
         </div>

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 
 const PATHS = {
   plus: "M12 5v14M5 12h14",
+  sidebar: "M4 5h16v14H4zM9.5 5v14",
   menu: "M4 7h16M4 12h16M4 17h16",
   sliders: "M4 7h8.5M17.5 7H20M15 9.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM4 17h2.5M11.5 17H20M9 19.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5z",
   send: "M12 19V5m-6 6 6-6 6 6",

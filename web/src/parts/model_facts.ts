@@ -12,7 +12,7 @@ export function factsOf({ details, size }: Model): string[] {
 
 /** Return facts as one text; lines break between them only. */
 export function listed(facts: readonly string[]): string {
-  return facts.map((fact) => fact.replaceAll(" ", "\u00a0")).join("\u00a0· ");
+  return facts.map((fact) => fact.replaceAll(" ", "\u00a0")).join(", ");
 }
 
 /** Return what a model can do, in words; another ability of the server's is its own word. */

@@ -10,6 +10,7 @@ import { Icon } from "./icons.tsx";
 import { abilitiesOf, factsOf, hasWords, listed } from "./model_facts.ts";
 import { ModelMark } from "./model_mark.tsx";
 import { Popover } from "./popover.tsx";
+import { useInMemoryFirst } from "./use_in_memory_first.ts";
 
 interface Properties {
   names: readonly string[];
@@ -61,7 +62,7 @@ interface List {
 /** The search has the focus; the arrow keys go through the models, and Enter chooses. */
 function ModelList({ models, value, onChoose }: List): JSX.Element {
   const [words, setWords] = useState("");
-  const found = models.filter((model) => hasWords(model, words));
+  const found = useInMemoryFirst(models).filter((model) => hasWords(model, words));
   const [at, setAt] = useState(() => Math.max(found.findIndex((model) => model.name === value), 0));
   const list = useRef<HTMLUListElement>(null);
   const id = useId();

@@ -8,15 +8,20 @@ import { IconButton } from "./button.tsx";
 import { Notice } from "./notice.tsx";
 
 export function ViewHead({ title, children }: { title: string; children?: ComponentChildren }): JSX.Element {
-  const { showsSidebar } = useApp();
   return (
     <>
       <header class="head">
-        <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => (showsSidebar.value = true)} />
+        <SidebarButton />
         <h1>{title}</h1>
         {children}
       </header>
       <Notice />
     </>
   );
+}
+
+/** Shows the list of conversations over a narrow screen. */
+export function SidebarButton(): JSX.Element {
+  const app = useApp();
+  return <IconButton class="narrow-only" icon="menu" label={TEXTS.openSidebar} onClick={() => app.showSidebar(true)} />;
 }

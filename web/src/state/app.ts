@@ -14,6 +14,7 @@ import { Chats } from "./chats.ts";
 import { Compare } from "./compare.ts";
 import { chooseFile, focusSoon } from "../parts/focus.ts";
 import { Drafts } from "./drafts.ts";
+import { SIDEBAR_COVERS } from "./back.ts";
 import { FormatCheck } from "./format_check.ts";
 import { Models } from "./models.ts";
 import { Settings } from "./settings.ts";
@@ -34,7 +35,8 @@ export class App {
   readonly showsParameters = signal(false);
   /** Whether the list of conversations covers a narrow screen. */
   readonly showsSidebar = signal(false);
-  readonly search = signal("");
+  /** What the conversations are searched for. */
+  readonly words = signal("");
   /** How many conversations were imported last, how many were here already, and why files could not be. */
   readonly imported = signal<{ count: number; known: number; errors: string[] }>({ count: 0, known: 0, errors: [] });
   readonly drafts = new Drafts(sessionStorage);
@@ -104,6 +106,27 @@ export class App {
   go(hash: string): void {
     location.hash = hash;
     this.follow(hash);
+  }
+
+  /** Show or hide the list of conversations: over a narrow screen; on a wide one its icons stay. */
+  showSidebar(isShown: boolean): void {
+    if (!matchMedia(SIDEBAR_COVERS).matches) {
+      this.settings.collapse(!isShown);
+      return;
+    }
+    this.showsSidebar.value = isShown;
+    focusSoon(isShown ? ".sidebar-toggle" : "main .narrow-only");
+  }
+
+  toggleSidebar(): void {
+    this.showSidebar(matchMedia(SIDEBAR_COVERS).matches ? !this.showsSidebar.value : this.settings.isCollapsed.value);
+  }
+
+  /** Search the models where they are shown, else the conversations. */
+  search(): void {
+    const isOfModels = this.view.value === "models";
+    if (!isOfModels) this.showSidebar(true);
+    focusSoon(isOfModels ? "#search-models" : "#search");
   }
 
   /** Put the focus into the field for a message. */

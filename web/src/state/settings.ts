@@ -1,4 +1,4 @@
-/** What the user has set for this browser: the key, the theme, and the URLs of tools. */
+/** What the user has set for this browser: the key, the theme, the width of the sidebar, and the URLs of tools. */
 
 import { signal } from "@preact/signals";
 
@@ -15,11 +15,15 @@ const COLOUR = "tampu.colour";
 const MODEL = "tampu.model";
 const PULLS = "tampu.pulls";
 const TOOL_URLS = "tampu.tools";
+const SIDEBAR = "tampu.sidebar";
+const COLLAPSED = "collapsed";
 
 export class Settings {
   readonly theme = signal<Theme>("system");
   /** Whether the server has refused the key, and another one is asked for. */
   readonly asksForKey = signal(false);
+  /** Whether the sidebar of a wide screen has only its icons. */
+  readonly isCollapsed = signal(false);
   /** What the colour of tokens says. */
   readonly colour = signal<Colour>("probability");
   /** The URLs to which calls of tools may be sent. */
@@ -34,6 +38,7 @@ export class Settings {
     this.#storage = storage;
     this.key.value = storage.getItem(KEY) ?? "";
     if (storage.getItem(COLOUR) === "entropy") this.colour.value = "entropy";
+    this.isCollapsed.value = storage.getItem(SIDEBAR) === COLLAPSED;
     this.toolUrls.value = this.#lines(TOOL_URLS);
     const theme = storage.getItem(THEME);
     this.setTheme(THEMES.find((one) => one === theme) ?? "system");
@@ -42,6 +47,12 @@ export class Settings {
   setColour(colour: Colour): void {
     this.colour.value = colour;
     this.#storage.setItem(COLOUR, colour);
+  }
+
+  collapse(isCollapsed: boolean): void {
+    this.isCollapsed.value = isCollapsed;
+    if (isCollapsed) this.#storage.setItem(SIDEBAR, COLLAPSED);
+    else this.#storage.removeItem(SIDEBAR);
   }
 
   /** Return the key; another tab may have changed it. */

@@ -1,1 +1,0 @@
-import{St as e,U as t,W as n,_t as r,a as i}from"./told-Bk1HEzI9.js";function a(a,o){let{models:s}=i(),[c,l]=e({found:null,error:``}),u=s.error.value===``;return r(()=>{if(!u)return;let e=!1,r=t=>{e||l(t)};return o().then(e=>r({found:e,error:``}),e=>{t(e)?s.refresh():r({found:null,error:n(e)})}),()=>{e=!0}},[a,u]),c}export{a as t};
