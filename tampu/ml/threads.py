@@ -2,12 +2,14 @@
 
 Threads that compute a graph wait for each other after each operation. If one of them shares its
 core with another process, all of them spin until it arrives, and one thread less is faster. So the
-CPU use of other processes is measured from time to time while graphs are computed.
+CPU use of other processes is measured from time to time while graphs are computed. Those with a
+lower priority (`nice`) give way to the threads, and take a core as soon as one is left to them.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ class CPUUsage:
 
     Attributes:
         wall: the time.
-        busy: by all processes together, on the CPUs that this one may use.
+        busy: by all processes together, on the CPUs that this one may use; without processes of
+            a lower priority, as far as the system tells.
         own: by this process.
     """
 
@@ -92,9 +95,12 @@ def usable_cpus() -> tuple[int, ...]:
 
 def cpu_usage(cpus: tuple[int, ...]) -> CPUUsage:
     """Return the use of these CPUs so far; of all, if none are given."""
+    # Linux counts what all processes with a positive `nice` compute in one sum.
+    is_nice = os.nice(0) > 0
     times = psutil.cpu_times(percpu=True)
     chosen = [times[i] for i in cpus if i < len(times)] or times
+    left_out = _NOT_BUSY if is_nice else _NOT_BUSY | {"nice"}
     busy = sum(
-        value for each in chosen for name, value in each._asdict().items() if name not in _NOT_BUSY
+        value for each in chosen for name, value in each._asdict().items() if name not in left_out
     )
     return CPUUsage(time.perf_counter(), busy, time.process_time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -85,3 +86,21 @@ def test_this_machine_reports_cpu_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.wall - before.wall >= 0.05
     assert after.own - before.own > 0
     assert after.busy >= before.busy
+
+
+class Times(NamedTuple):
+    """What psutil tells of a CPU on Linux."""
+
+    user: float = 1.0
+    nice: float = 5.0
+    system: float = 0.5
+    idle: float = 20.0
+
+
+@pytest.mark.parametrize(("own", "busy"), [(0, 3.0), (-5, 3.0), (1, 13.0)])
+def test_processes_of_a_lower_priority_count_beside_one_of_a_low_priority_only(
+    monkeypatch: pytest.MonkeyPatch, own: int, busy: float
+) -> None:
+    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [Times()] * (2 * percpu))
+    monkeypatch.setattr(threads.os, "nice", lambda change: own + change)
+    assert threads.cpu_usage((0, 1)).busy == busy
