@@ -70,6 +70,13 @@ INLINE void vf_store(float *p, vf x)
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
 }
+/* Past the caches, to a multiple of 64: of memory that is written whole nothing is read before. */
+INLINE void vf_stream(float *p, vf x)
+{
+    _mm256_stream_ps(p, x.a);
+    _mm256_stream_ps(p + 8, x.b);
+}
+INLINE void vf_stream_end(void) { _mm_sfence(); }
 INLINE void vf_store_first(float *p, vf x, int n)
 {
     float all[16];

@@ -40,6 +40,9 @@ INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_splat(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+/* Past the caches, to a multiple of 64: of memory that is written whole nothing is read before. */
+INLINE void vf_stream(float *p, vf a) { _mm512_stream_ps(p, a); }
+INLINE void vf_stream_end(void) { _mm_sfence(); }
 INLINE void vf_store_first(float *p, vf a, int n)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a);

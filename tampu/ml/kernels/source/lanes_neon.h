@@ -90,6 +90,8 @@ INLINE void vf_store(float *p, vf a)
 {
     FOR_PARTS vst1q_f32(p + 4 * i, a.part[i]);
 }
+INLINE void vf_stream(float *p, vf a) { vf_store(p, a); }
+INLINE void vf_stream_end(void) {}
 INLINE void vf_store_first(float *p, vf a, int n)
 {
     float all[16];

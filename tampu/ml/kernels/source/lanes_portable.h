@@ -170,6 +170,8 @@ INLINE vf vf_load(const float *p)
     return r;
 }
 INLINE void vf_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+INLINE void vf_stream(float *p, vf a) { vf_store(p, a); }
+INLINE void vf_stream_end(void) {}
 INLINE void vf_store_first(float *p, vf a, int n) { memcpy(p, &a, (size_t)n * sizeof *p); }
 INLINE vf vf_add(vf a, vf b)
 {

@@ -98,11 +98,36 @@ struct decayed {
     _Alignas(64) float decays[MAX_TURNED], key[MAX_TURNED], read_key[MAX_TURNED], read_query[MAX_TURNED];
 };
 
-/* A token's step for a few rows of a state. With the state S before, the output is decay S q + d (k q), so that
- * one pass reads S for both products, and another writes the state after, which may be the same memory; NULL: it is
- * not needed. */
-INLINE void step_rows(const float *before, float *after, int64_t features, const struct token *token,
-                      const float *value, float *out)
+/* Where a state goes after a token: to `next`, which the next token reads, and to `stored`, in the cache; NULL: not
+ * there. A step reads the states of all sequences once and writes them once, and reads all weights before it needs them
+ * again, so what is stored is written past the caches. */
+struct after {
+    float *next, *stored;
+    int is_streamed; /* whether `stored` is written past the caches */
+};
+
+INLINE struct after after_token(const struct part *part, int64_t t, float *spare, float *stored)
+{
+    return (struct after){.next = t + 1 < part->tokens ? spare : NULL,
+                          .stored = t + 1 == part->stored ? stored : NULL,
+                          .is_streamed = (uintptr_t)stored % 64 == 0};
+}
+
+INLINE void store_after(const struct after *after, int64_t at, vf x)
+{
+    if (after->next)
+        vf_store(after->next + at, x);
+    if (after->stored && after->is_streamed)
+        vf_stream(after->stored + at, x);
+    else if (after->stored)
+        vf_store(after->stored + at, x);
+}
+
+/* A token's step for a few rows of a state, those from `from` on. With the state S before, the output is decay S q +
+ * d (k q), so that one pass reads S for both products, and another writes the state after, which may be the same
+ * memory. */
+INLINE void step_rows(const float *before, const struct after *after, int64_t from, int64_t features,
+                      const struct token *token, const float *value, float *out)
 {
     vf known[RULE_ROWS], wanted[RULE_ROWS], change[RULE_ROWS];
     for (int r = 0; r < RULE_ROWS; r++)
@@ -110,7 +135,7 @@ INLINE void step_rows(const float *before, float *after, int64_t features, const
     for (int64_t i = 0; i < features; i += 16) {
         const vf key = vf_load(token->read_key + i), query = vf_load(token->read_query + i);
         for (int r = 0; r < RULE_ROWS; r++) {
-            const vf x = vf_load(before + r * features + i);
+            const vf x = vf_load(before + from + r * features + i);
             known[r] = vf_fma(x, key, known[r]);
             wanted[r] = vf_fma(x, query, wanted[r]);
         }
@@ -120,14 +145,14 @@ INLINE void step_rows(const float *before, float *after, int64_t features, const
         out[r] = token->scale * (token->decay * vf_total(wanted[r]) + d * token->kq);
         change[r] = vf_splat(d);
     }
-    if (!after)
+    if (!after->next && !after->stored)
         return;
     for (int64_t i = 0; i < features; i += 16) {
         const vf key = vf_load(token->key + i);
         const vf decay = token->decays ? vf_load(token->decays + i) : vf_splat(token->decay);
         for (int r = 0; r < RULE_ROWS; r++) {
-            const vf x = vf_load(before + r * features + i);
-            vf_store(after + r * features + i, vf_fma(key, change[r], vf_mul(x, decay)));
+            const int64_t at = from + r * features + i;
+            store_after(after, at, vf_fma(key, change[r], vf_mul(vf_load(before + at), decay)));
         }
     }
 }
@@ -229,20 +254,21 @@ INLINE float *output_at(const struct tensor *dst, int64_t t, int64_t head, int64
 
 /* Few tokens of a sequence for some rows of one head's state, a block that stays in the first cache. */
 static void step_block(const struct tensor *dst, const struct part *part, int64_t head, int64_t row, int64_t rows,
-                       const float *before, float *after)
+                       const float *before, float *stored)
 {
-    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state after drafts */
+    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state between tokens */
     struct decayed room;
     const int64_t features = dst->src[2]->ne[0];
+    float *const between = features <= MAX_TURNED ? spare : stored;
     for (int64_t t = 0; t < part->tokens; t++) {
         const int64_t at = token_place(part, t);
         const struct token token = token_at(dst, at, head, part->outer, &room);
         const float *value = element_at(dst->src[2], row, head, at, part->outer);
         float *out = output_at(dst, at, head, part->outer) + row;
-        float *to = t < part->stored ? after : t + 1 < part->tokens ? spare : NULL;
+        const struct after after = after_token(part, t, between, stored);
         for (int64_t r = 0; r < rows; r += RULE_ROWS)
-            step_rows(before + r * features, to ? to + r * features : NULL, features, &token, value + r, out + r);
-        before = to;
+            step_rows(before, &after, r * features, features, &token, value + r, out + r);
+        before = between;
     }
 }
 
@@ -311,6 +337,7 @@ static void delta_rule(struct tensor *dst, int thread, int threads, void *user)
         else
             step_block(dst, &part, head, row, rows, before, after);
     }
+    vf_stream_end();
 }
 
 /* Some channels of a sequence; `before` and `kernel` have a row of CONVOLVED for each place of the window. */

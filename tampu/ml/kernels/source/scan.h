@@ -18,9 +18,10 @@ INLINE struct scanned scanned_at(const struct tensor *dst, int64_t t, int64_t he
                             .step = step};
 }
 
-/* A token's step for a few rows of a state, which is read once; it may be written to the same memory. */
-INLINE void scan_rows(const float *before, float *after, int64_t size, const struct scanned *token, const float *x,
-                      float skip, float *out)
+/* A token's step for a few rows of a state, those from `from` on. It is read once, and may be written to the same
+ * memory. */
+INLINE void scan_rows(const float *before, const struct after *after, int64_t from, int64_t size,
+                      const struct scanned *token, const float *x, float skip, float *out)
 {
     vf sum[RULE_ROWS], change[RULE_ROWS];
     const vf decay = vf_splat(token->decay);
@@ -31,8 +32,9 @@ INLINE void scan_rows(const float *before, float *after, int64_t size, const str
     for (int64_t i = 0; i < size; i += 16) {
         const vf b = vf_load(token->b + i), c = vf_load(token->c + i);
         for (int r = 0; r < RULE_ROWS; r++) {
-            const vf s = vf_fma(b, change[r], vf_mul(vf_load(before + r * size + i), decay));
-            vf_store(after + r * size + i, s);
+            const int64_t at = from + r * size + i;
+            const vf s = vf_fma(b, change[r], vf_mul(vf_load(before + at), decay));
+            store_after(after, at, s);
             sum[r] = vf_fma(s, c, sum[r]);
         }
     }
@@ -73,19 +75,21 @@ INLINE float *scan_output(const struct tensor *dst, int64_t t, int64_t head, int
 }
 
 static void scan_block(const struct tensor *dst, const struct part *part, int64_t head, int64_t row, int64_t rows,
-                       const float *before, float *after)
+                       const float *before, float *stored)
 {
-    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state after drafts */
+    _Alignas(64) float spare[RULE_UNIT * MAX_TURNED]; /* the state between tokens */
     const int64_t size = dst->src[1]->ne[0];
     const float skip = *element_at(dst->src[5], 0, head, 0, 0);
+    float *const between = size <= MAX_TURNED ? spare : stored;
     for (int64_t t = 0; t < part->tokens; t++) {
         const int64_t at = token_place(part, t);
         const struct scanned token = scanned_at(dst, at, head, part->outer);
         const float *x = element_at(dst->src[0], row, head, at, part->outer);
-        float *out = scan_output(dst, at, head, part->outer) + row, *to = t < part->stored ? after : spare;
+        float *out = scan_output(dst, at, head, part->outer) + row;
+        const struct after after = after_token(part, t, between, stored);
         for (int64_t r = 0; r < rows; r += RULE_ROWS)
-            scan_rows(before + r * size, to + r * size, size, &token, x + r, skip, out + r);
-        before = to;
+            scan_rows(before, &after, r * size, size, &token, x + r, skip, out + r);
+        before = between;
     }
 }
 
@@ -146,4 +150,5 @@ static void selective_scan(struct tensor *dst, int thread, int threads, void *us
         else
             scan_block(dst, &part, head, row, rows, before, after);
     }
+    vf_stream_end();
 }
