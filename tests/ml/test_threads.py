@@ -101,6 +101,6 @@ class Times(NamedTuple):
 def test_processes_of_a_lower_priority_count_beside_one_of_a_low_priority_only(
     monkeypatch: pytest.MonkeyPatch, own: int, busy: float
 ) -> None:
-    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [Times()] * (2 * percpu))
-    monkeypatch.setattr(threads.os, "nice", lambda change: own + change)
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [Times()] * (2 * percpu))
+    monkeypatch.setattr("os.nice", lambda change: own + change)
     assert threads.cpu_usage((0, 1)).busy == busy
