@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +56,7 @@ from tampu.convert.writer import (
 )
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.types import GGMLType
+from tampu.models import plug_ins
 
 __all__ = ["FAMILIES", "TYPES", "convert", "known_families", "plan_conversion"]
 
@@ -76,7 +77,7 @@ def known_families() -> dict[str, Family]:
     Raises:
         UnsupportedModelError: if a plug-in's entry point cannot be loaded or is not a `Family`.
     """
-    return FAMILIES | {point.name: _load_plug_in(point) for point in entry_points(group=_PLUG_INS)}
+    return FAMILIES | {point.name: _load_plug_in(point) for point in plug_ins(_PLUG_INS)}
 
 
 def _load_plug_in(point: EntryPoint) -> Family:

@@ -6,7 +6,8 @@ import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from tampu import nn
@@ -20,7 +21,15 @@ ASSISTANT = "assistant."
 
 log = logging.getLogger("tampu")
 
-__all__ = ["ASSISTANT", "Architecture", "architectures", "assisted", "bind_model", "check_text"]
+__all__ = [
+    "ASSISTANT",
+    "Architecture",
+    "architectures",
+    "assisted",
+    "bind_model",
+    "check_text",
+    "plug_ins",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +196,17 @@ def architectures() -> dict[str, Architecture]:
 
     A plug-in package names its classes in the entry-point group `tampu.models`.
     """
-    plugged = {
-        point.name: Architecture(point.value) for point in entry_points(group="tampu.models")
-    }
+    plugged = {point.name: Architecture(point.value) for point in plug_ins("tampu.models")}
     return {**_BUILT_IN, **plugged}
+
+
+@cache
+def plug_ins(group: str) -> tuple[EntryPoint, ...]:
+    """Return what installed packages name in a group of entry points.
+
+    A look reads a file of every installed package, which takes milliseconds: there is one.
+    """
+    return tuple(entry_points(group=group))
 
 
 def assisted(architecture: str) -> str | None:

@@ -76,11 +76,15 @@ def test_requests_are_answered_by_a_running_server(
         server.end()
 
 
-def test_results_are_written_to_a_file(run: Run, tmp_path: Path) -> None:
-    code, lines, _ = run(jsonl([line("a")]), "--output", str(tmp_path / "out.jsonl"))
-    assert (code, lines) == (0, [])
-    [found] = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert json.loads(found)["custom_id"] == "a"
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_results_of_a_file_of_windows_are_written_to_a_file(
+    run: Run, tmp_path: Path, encoding: str
+) -> None:
+    rows = jsonl([line("a")]).decode().encode(encoding)
+    code, lines, errors = run(rows, "--output", str(tmp_path / "out.jsonl"))
+    assert (code, lines) == (0, []), errors
+    [found] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert (found["custom_id"], found["error"]) == ("a", None)
 
 
 def test_a_broken_line_is_named_and_nothing_is_done(run: Run) -> None:
@@ -88,9 +92,3 @@ def test_a_broken_line_is_named_and_nothing_is_done(run: Run) -> None:
     assert (code, lines) == (2, [])
     assert "rows.jsonl, line 2: " in errors
     assert "1 more line" in errors
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_file_of_windows_is_read(run: Run, encoding: str) -> None:
-    code, [found], errors = run(jsonl([line("a")]).decode().encode(encoding))
-    assert (code, found["custom_id"], found["error"]) == (0, "a", None), errors

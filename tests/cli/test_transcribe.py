@@ -65,41 +65,49 @@ def run(
     return run
 
 
-@pytest.fixture(params=["server", "own"])
-def either(
-    request: pytest.FixtureRequest, run: Run, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Run]:
-    """The command with a running server, and without one."""
-    if request.param == "own":
-        yield run
-        return
-    server = start_server(models, Path.cwd())
-    try:
-        monkeypatch.setenv("TAMPU_HOST", server.url.removeprefix("http://"))
-        yield run
-    finally:
-        server.end()
+@pytest.fixture(scope="module")
+def host(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with the model, which stays loaded."""
+    server = start_server(models, tmp_path_factory.mktemp("home"))
+    yield server.url.removeprefix("http://")
+    server.end()
 
 
-def test_the_text_is_printed_and_every_format_says_the_same(either: Run) -> None:
-    code, text, _ = either("a.wav")
+@pytest.fixture
+def on_server(run: Run, host: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command where a server runs."""
+    monkeypatch.setenv("TAMPU_HOST", host)
+    return run
+
+
+def test_the_text_is_printed_and_every_format_says_the_same(on_server: Run) -> None:
+    code, text, _ = on_server("a.wav")
     assert code == 0
     assert len(text) > 1
     assert text.endswith("\n")
-    code, out, _ = either("a.wav", "-f", "json", "--language", "en", "--model", "m")
+    code, out, _ = on_server("a.wav", "-f", "json", "--language", "en", "--model", "m")
     assert code == 0
     assert set(json.loads(out)) == {"text", "usage"}
-    _, out, _ = either("a.wav", "-f", "verbose_json")
+    _, out, _ = on_server("a.wav", "-f", "verbose_json")
     verbose = json.loads(out)
     assert [round(each["start"], 1) for each in verbose["segments"]] == [0.7, 9.7]
-    _, srt, _ = either("a.wav", "--format", "srt")
+    _, srt, _ = on_server("a.wav", "--format", "srt")
     assert re.match(r"1\n00:00:00,7\d\d --> 00:00:02,\d{3}\n", srt)
-    _, vtt, _ = either("a.wav", "--format", "vtt", "--translate")
+    _, vtt, _ = on_server("a.wav", "--format", "vtt", "--translate")
     assert vtt.startswith("WEBVTT\n\n00:00:00.7")
 
 
-def test_files_are_written_to_a_folder_and_segments_are_shown(run: Run) -> None:
-    code, out, err = run("a.wav", "b.wav", "silent.wav", "-f", "srt", "-o", "out/deep")
+@pytest.mark.parametrize("format_", ["text", "verbose_json"])
+def test_without_a_server_the_command_says_the_same(
+    run: Run, host: str, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    own = run("a.wav", "-f", format_)
+    monkeypatch.setenv("TAMPU_HOST", host)
+    assert own[:2] == run("a.wav", "-f", format_)[:2]
+
+
+def test_files_are_written_to_a_folder_and_segments_are_shown(on_server: Run) -> None:
+    code, out, err = on_server("a.wav", "b.wav", "silent.wav", "-f", "srt", "-o", "out/deep")
     assert code == 0
     assert len(re.findall(r"^\[0\.7\d --> 2\.\d\d\] ", out, re.MULTILINE)) == 2
     assert "out/deep/b.srt: written" in err
@@ -107,13 +115,13 @@ def test_files_are_written_to_a_folder_and_segments_are_shown(run: Run) -> None:
     assert a == b
     assert "00:00:09,7" in a
     assert silent == ""
-    run("a.wav", "-o", "out")
+    on_server("a.wav", "-o", "out")
     # Random weights write control characters, which a terminal does not get.
-    assert without_controls(Path("out/a.txt").read_text()) == run("a.wav")[1]
+    assert without_controls(Path("out/a.txt").read_text()) == on_server("a.wav")[1]
 
 
-def test_a_file_that_fails_does_not_stop_the_others(run: Run) -> None:
-    code, out, err = run("notes.wav", "nothing.wav", "silent.wav")
+def test_a_file_that_fails_does_not_stop_the_others(on_server: Run) -> None:
+    code, out, err = on_server("notes.wav", "nothing.wav", "silent.wav")
     assert code == 2
     assert "Error: notes.wav: the sound's format is not supported; supported: WAV, FLAC" in err
     assert "Error: nothing.wav: cannot be read: No such file or directory" in err
@@ -128,19 +136,21 @@ def test_a_transcript_that_cannot_be_written_is_named_before_anything_is_heard(r
     assert not Path("out/a.srt").exists()
 
 
-def test_a_sound_may_come_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sound_may_come_from_standard_input(
+    on_server: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(wav(TALK))))
-    from_input = run("-")
+    from_input = on_server("-")
     assert from_input[0] == 0
-    assert from_input[1] == run("a.wav")[1]
+    assert from_input[1] == on_server("a.wav")[1]
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO()))
-    code, _, err = run("-")
+    code, _, err = on_server("-")
     assert code == 2
     assert "Error: standard input: the sound is empty" in err
 
 
 def test_a_full_disk_does_not_stop_the_other_files(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    on_server: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def full(path: Path, *, is_durable: bool) -> Iterator[AtomicFile]:
@@ -150,7 +160,7 @@ def test_a_full_disk_does_not_stop_the_other_files(
             yield file
 
     monkeypatch.setattr(transcribe, "atomic_file", full)
-    code, _, err = run("a.wav", "b.wav", "-o", "out")
+    code, _, err = on_server("a.wav", "b.wav", "-o", "out")
     assert code == 2
     assert "Error: a.wav: out/a.txt: cannot be written: No space left on device" in err
     assert Path("out/b.txt").exists()

@@ -251,8 +251,8 @@ def test_voxtral_is_asked_in_its_own_form(client: openai.OpenAI) -> None:
             "the sound is damaged: its WAV file is truncated",
         ),
         (
-            {"file": ("a.wav", wav(np.zeros(36_000_000, np.float32), 1000))},
-            "the sound has 36000 seconds or more, the limit is 3600: cut it into parts",
+            {"file": ("a.wav", wav(np.zeros(3_700_000, np.float32), 1000))},
+            "the sound has 3700 seconds or more, the limit is 3600: cut it into parts",
         ),
         ({"model": SEEING}, "does not support audio"),
     ],

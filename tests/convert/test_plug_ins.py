@@ -13,7 +13,7 @@ from tampu.errors import UnsupportedModelError
 
 def plug_in(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
     point = EntryPoint(name, value, "tampu.converters")
-    patch.setattr(convert, "entry_points", lambda *, group: [point] * (group == point.group))
+    patch.setattr(convert, "plug_ins", lambda group: [point] * (group == point.group))
 
 
 def test_a_plug_in_adds_a_family(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tampu.runner.events import TextDelta
 from tampu.runner.steering_options import Steering
 
 PROMPT = list(range(3, 23))
-LONG: dict[str, Any] = GREEDY | {"max_tokens": 400}
+LONG: dict[str, Any] = GREEDY | {"max_tokens": 150}
 LOAD: dict[str, Any] = {
     "context": 512, "slots": 4, "threads": 1, "cache_type": "f32", "flash_attention": False,
 }  # fmt: skip

@@ -62,11 +62,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in named.items()
     ]
 
-    def of(*, group: Any) -> list[Any]:
+    def of(group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
     for module in (models, tampu.convert):
-        monkeypatch.setattr(module, "entry_points", of)
+        monkeypatch.setattr(module, "plug_ins", of)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "tampu_arcee"]:

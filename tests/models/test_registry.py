@@ -78,7 +78,7 @@ def test_a_plug_in_adds_an_architecture(
     bound: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = EntryPoint("none-such", "tampu.models.gemma3:Gemma3", "tampu.models")
-    monkeypatch.setattr(models, "entry_points", lambda *, group: [point] * (group == point.group))
+    monkeypatch.setattr(models, "plug_ins", lambda group: [point] * (group == point.group))
     assert architectures()["none-such"] == Architecture(point.value)
     weights = tiny_weights(GEMMA)
     keys = {"attention.sliding_window": 8}

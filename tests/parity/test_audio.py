@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from support.checkpoints import HEARING, RECIPES, load_reference
 from support.hearing import HEARINGS
-from support.laboratory import Laboratory, exact
+from support.laboratory import Laboratory, exact, in_depth
 from support.seeing import Seer, picture
 from support.sights import SIGHTS
 from support.sounds import sound, wav
@@ -72,10 +72,9 @@ def test_every_weight_of_an_encoder_matters(laboratory: Laboratory, name: str) -
 @pytest.mark.parametrize(
     ("chunk", "seconds"),
     [
-        (None, (1.5, 0.31)),
+        (None, (1.5, 0.31, 0.03)),
         (40, (9.7,)),
-        (None, (0.03,)),
-        pytest.param(1, (1.5, 0.31), marks=pytest.mark.slow),
+        pytest.param(1, (1.5, 0.31, 0.03), marks=pytest.mark.slow),
         pytest.param(1, (9.7,), marks=pytest.mark.slow),
         pytest.param(None, (9.7,), marks=pytest.mark.slow),
     ],
@@ -169,7 +168,7 @@ def test_a_projector_file_hears_the_same(laboratory: Laboratory, tmp_path: Path,
     assert np.abs(found - expected).max() <= 1e-4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES, ("gemma4_small_hearing", "qwen25_omni")))
 def test_a_chat_hears_a_file_and_its_prefix_is_found_again(
     laboratory: Laboratory, name: str
 ) -> None:

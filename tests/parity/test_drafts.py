@@ -24,6 +24,7 @@ pytestmark = pytest.mark.parity
 
 # One of each kind of cache: of attention, also in windows and with sinks, and recurrent states.
 QUICK = ("llama_rope_llama3", "gemma3_text", "gptoss", "lfm2", "qwen35")
+EACH = pytest.mark.parametrize("name", in_depth(DECODERS, QUICK))
 LENGTHS = (17, 90, 48)
 MOST = 5
 
@@ -67,10 +68,7 @@ class KnownAnswers:
 
 
 @pytest.mark.seed("S78", "S80")
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS],
-)
+@EACH
 def test_greedy_answers_in_one_batch(laboratory: Laboratory, name: str) -> None:
     prompts = [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
     with laboratory.engine(name, slots=len(prompts)) as engine:
@@ -93,13 +91,7 @@ RECURRENT = ("qwen35", "lfm2", "nemotron_h", "kimi_linear", "jamba")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "qwen35" else pytest.param(name, marks=pytest.mark.slow)
-        for name in RECURRENT
-    ],
-)
+@pytest.mark.parametrize("name", in_depth(RECURRENT, ("qwen35",)))
 def test_log_probabilities_after_drafts_of_recurrent_layers(
     laboratory: Laboratory, name: str, *, deterministic: bool
 ) -> None:
@@ -145,7 +137,7 @@ def test_without_kernels_drafts_have_states(laboratory: Laboratory, name: str) -
     assert 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
 
 
-@pytest.mark.parametrize("name", in_depth(DECODERS))
+@EACH
 def test_greedy_answers_with_a_draft_model(laboratory: Laboratory, name: str) -> None:
     """The draft model has the same weights in fewer bits, so most of its guesses are right.
 

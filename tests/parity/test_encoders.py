@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.checkpoints import ENCODERS
-from support.laboratory import Laboratory, Logits, exact, relative_error, tokens
+from support.laboratory import Laboratory, Logits, exact, in_depth, relative_error, tokens
 from support.llama_cpp import embeddings
 from support.mimicry import Mimicry
 from transformers import PreTrainedModel
@@ -20,7 +20,11 @@ from transformers import PreTrainedModel
 from tampu.engine.engine import Engine
 from tampu.ml.vectors import unit_vectors
 
-pytestmark = [pytest.mark.parity, pytest.mark.parametrize("name", ENCODERS)]
+pytestmark = pytest.mark.parity
+
+EACH = pytest.mark.parametrize("name", ENCODERS)
+# With windows, with experts, with ALiBi; in F32 all are compared.
+TYPICAL = {"modern_bert", "nomic_bert_moe", "jina_v2"}
 
 TEXTS = [tokens(length, seed) for seed, length in enumerate([1, 2, 17, 100, 120])]
 SHORT = 24
@@ -54,6 +58,7 @@ def engine(laboratory: Laboratory, name: str, type_: str = "F32", **options: str
     )
 
 
+@EACH
 def test_states_of_texts_together_and_alone(laboratory: Laboratory, name: str) -> None:
     model = laboratory.reference(name)
     reference = [projected(laboratory.checkpoint(name), states(model, text)) for text in TEXTS]
@@ -65,6 +70,7 @@ def test_states_of_texts_together_and_alone(laboratory: Laboratory, name: str) -
     laboratory.compare(name, np.concatenate(alone), whole, "F32, embeddings", exact(name))
 
 
+@EACH
 def test_embeddings_are_those_of_sentence_transformers(laboratory: Laboratory, name: str) -> None:
     """The mean of the states, the dense layers if there are any, and a length of 1."""
     folder, model = laboratory.checkpoint(name), laboratory.reference(name)
@@ -74,6 +80,8 @@ def test_embeddings_are_those_of_sentence_transformers(laboratory: Laboratory, n
     assert relative_error(found, unit_vectors(projected(folder, means))) < exact(name)
 
 
+@pytest.mark.slow
+@EACH
 def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> None:
     """Each weight that is zero moves transformers' states by much more than we allow."""
     model = laboratory.reference(name)
@@ -99,6 +107,7 @@ def test_a_wrong_weight_would_be_noticed(laboratory: Laboratory, name: str) -> N
     assert not [each for each in unnoticed if not each.endswith(never)]
 
 
+@pytest.mark.parametrize("name", in_depth(ENCODERS, TYPICAL))
 def test_quantized_weights_match_their_dequantized_values(
     laboratory: Laboratory, name: str
 ) -> None:
@@ -118,6 +127,7 @@ def test_quantized_weights_match_their_dequantized_values(
 
 
 @pytest.mark.slow
+@EACH
 def test_llama_cpp_gives_the_same_embeddings(laboratory: Laboratory, name: str) -> None:
     """It takes some activations from a table in half precision."""
     with engine(laboratory, name) as model:

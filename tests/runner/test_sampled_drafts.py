@@ -208,7 +208,7 @@ SOURCES: dict[str, Callable[[KVCacheManager], Guessing]] = {
     "draft model": draft_model,
     "multi-token prediction": multi_token_prediction,
 }
-QUICK = [("n-grams", False, 20_000), ("draft model", True, 10_000)]
+QUICK = [("n-grams", False, 10_000), ("draft model", True, 10_000)]
 WHOLE = [
     pytest.param(name, has_grammar, None, marks=pytest.mark.slow)
     for name in SOURCES

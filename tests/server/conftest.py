@@ -115,7 +115,7 @@ def start(endless_models: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def http(server: Server) -> Iterator[httpx.Client]:
     """A client of the server that a module starts."""
-    with httpx.Client(base_url=server.url, timeout=300) as client:
+    with httpx.Client(base_url=server.url, timeout=300, verify=False) as client:
         yield client
 
 

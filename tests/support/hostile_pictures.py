@@ -6,7 +6,8 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,43 +106,46 @@ def _other_formats() -> Iterator[tuple[str, bytes]]:
     yield "AVIF", b"\0\0\0\x18ftypavif\0\0\0\0mif1avif" + bytes(64)
 
 
-# Refused, with these words among others.
-REFUSED = {
-    "one byte": (b"\x89", "format is not supported"),
-    "PNG: 65535 x 65535": (png(65_535, 65_535, b""), "too large"),
-    "PNG: 1 x 100,000,000": (png(1, 100_000_000, b""), "too large"),
-    "PNG: 0 x 1": (png(0, 1), "damaged|no pixels"),
-    "PNG: no pixels in it": (png(7_000, 7_000, b""), "damaged"),
-    "PNG: a wrong checksum": (SIGNATURE + chunk(
+# Made when a test asks: some take long. Refused, with these words among others.
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "one byte": (lambda: b"\x89", "format is not supported"),
+    "PNG: 65535 x 65535": (lambda: png(65_535, 65_535, b""), "too large"),
+    "PNG: 1 x 100,000,000": (lambda: png(1, 100_000_000, b""), "too large"),
+    "PNG: 0 x 1": (lambda: png(0, 1), "damaged|no pixels"),
+    "PNG: no pixels in it": (lambda: png(7_000, 7_000, b""), "damaged"),
+    "PNG: a wrong checksum": (lambda: SIGNATURE + chunk(
         b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0), checksum=1), "damaged"),
-    "PNG: text that unpacks to 64 MiB": (bomb(b"iTXt", b"x\0\1\0\0\0"), "damaged"),
-    "PNG: text that unpacks to 64 MiB, older form": (bomb(b"zTXt", b"x\0\0"), "damaged"),
-    "PNG: a profile that unpacks to 64 MiB": (bomb(b"iCCP", b"x\0\0"), "damaged"),
-    "JPEG: 12 bits": (marked(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c", b""), "damaged"),
-    "JPEG: the first half": (encoded(PLAIN, "JPEG")[:600], "damaged"),
-    "GIF: a canvas of 65,535 x 65,535": (gif(1, 65_535), "too large"),
-    "WebP: a canvas of 16,777,216 x 16,777,216": (webp_canvas(), "too large"),
-    **{name: (data, "format is not supported") for name, data in _other_formats()},
+    "PNG: text that unpacks to 64 MiB": (lambda: bomb(b"iTXt", b"x\0\1\0\0\0"), "damaged"),
+    "PNG: text that unpacks to 64 MiB, older form": (lambda: bomb(b"zTXt", b"x\0\0"), "damaged"),
+    "PNG: a profile that unpacks to 64 MiB": (lambda: bomb(b"iCCP", b"x\0\0"), "damaged"),
+    "JPEG: 12 bits": (
+        lambda: marked(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c", b""), "damaged"),
+    "JPEG: the first half": (lambda: encoded(PLAIN, "JPEG")[:600], "damaged"),
+    "GIF: a canvas of 65,535 x 65,535": (lambda: gif(1, 65_535), "too large"),
+    "WebP: a canvas of 16,777,216 x 16,777,216": (webp_canvas, "too large"),
+    **{name: (partial(bytes, data), "format is not supported") for name, data in _other_formats()},
 }  # fmt: skip
 
 # Taken: they are pictures, if strange ones.
-TAKEN = {
-    "PNG: a bomb of zeros within the limits": png(4_000, 4_000),
-    "PNG: 10,000 frames": apng(10_000),
-    "PNG and ZIP": polyglot(),
-    "PNG: 16 bits": encoded(Image.fromarray(np.full((3, 5), 0x8000, np.uint16)), "PNG"),
-    "PNG: 1 x 1": png(1, 1),
-    "PNG: 1 x 4096": png(1, 4096),
-    "PNG: 4096 x 1": png(4096, 1),
-    "JPEG: CMYK": encoded(PLAIN.convert("CMYK"), "JPEG"),
-    "JPEG: EXIF that is garbage": encoded(PLAIN, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
-    "JPEG: a profile that is garbage": encoded(PLAIN, "JPEG", icc_profile=b"\xff" * 5000),
-    "GIF: 10,000 frames": gif(10_000),
-    "WebP: lossless": encoded(PLAIN, "WEBP", lossless=True),
-    "WebP: moving": encoded(PLAIN, "WEBP", save_all=True, append_images=[PLAIN] * 20),
+TAKEN: dict[str, Callable[[], bytes]] = {
+    "PNG: a bomb of zeros within the limits": lambda: png(4_000, 4_000),
+    "PNG: 10,000 frames": lambda: apng(10_000),
+    "PNG and ZIP": polyglot,
+    "PNG: 16 bits": lambda: encoded(Image.fromarray(np.full((3, 5), 0x8000, np.uint16)), "PNG"),
+    "PNG: 1 x 1": lambda: png(1, 1),
+    "PNG: 1 x 4096": lambda: png(1, 4096),
+    "PNG: 4096 x 1": lambda: png(4096, 1),
+    "JPEG: CMYK": lambda: encoded(PLAIN.convert("CMYK"), "JPEG"),
+    "JPEG: EXIF that is garbage": lambda: encoded(
+        PLAIN, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"
+    ),
+    "JPEG: a profile that is garbage": lambda: encoded(PLAIN, "JPEG", icc_profile=b"\xff" * 5000),
+    "GIF: 10,000 frames": lambda: gif(10_000),
+    "WebP: lossless": lambda: encoded(PLAIN, "WEBP", lossless=True),
+    "WebP: moving": lambda: encoded(PLAIN, "WEBP", save_all=True, append_images=[PLAIN] * 20),
 }
 # Either is right, if it is quick.
-EITHER = {
-    "JPEG: 10,000 scans": scans(10_000),
-    "JPEG: arithmetic coding": marked(b"\xff\xc0", b"\xff\xc9", b""),
+EITHER: dict[str, Callable[[], bytes]] = {
+    "JPEG: 10,000 scans": lambda: scans(10_000),
+    "JPEG: arithmetic coding": lambda: marked(b"\xff\xc0", b"\xff\xc9", b""),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +28,14 @@ LENGTH = 100  # beyond every sliding window and every original rotary range
 _TYPICAL = {"llama_rope_llama3", "gemma3_text", "qwen3moe", "lfm2", "qwen35", "qwen25vl", "mllama"}
 
 
-def in_depth(names: Iterable[str]) -> list[str | ParameterSet]:
+def in_depth(names: Iterable[str], typical: Collection[str] = _TYPICAL) -> list[str | ParameterSet]:
     """Return a test's parameters: those of architectures that are not typical are slow.
 
     Each architecture is compared in `make test` by tests/parity/test_families.py, and those that
     see by test_vision.py.
     """
     slow = pytest.mark.slow
-    return [name if name in _TYPICAL else pytest.param(name, marks=slow) for name in names]
+    return [name if name in typical else pytest.param(name, marks=slow) for name in names]
 
 
 def relative_error(ours: Logits, reference: Logits) -> float:

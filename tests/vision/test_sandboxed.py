@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tampu.vision.decoding import decode
 from tampu.vision.sandboxed import SandboxedDecoder
 
 
+@cache
 def png(width: int, height: int) -> bytes:
     """Return a picture whose pixels differ."""
     pixels = np.arange(width * height * 3, dtype=np.uint32).reshape(height, width, 3)
