@@ -42,7 +42,7 @@ PHASES = ("headers", "loading", "prefill", "first token", "between tokens")
 DEATHS = ("loading", "prefill", "decoding", "embedding", "idle")
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGBUS)
 _LONG = "seven and eight are " * 80
-_MODEL = "tampu.worker.main"
+_MODEL = "tampu.worker.entry"
 
 Make = Callable[..., bytes]
 

@@ -22,7 +22,7 @@ import psutil
 from benchmarks.server import first_byte, request, rest, server
 
 REST_S = 35.0  # longer than an idle sandbox lives
-ROLES = {"tampu.worker.main": "models", "tampu.sandbox.fork_server": "fork server and sandboxes"}
+ROLES = {"tampu.worker.entry": "models", "tampu.sandbox.fork_server": "fork server and sandboxes"}
 
 
 def chat(name: str, **more: object) -> bytes:

@@ -25,13 +25,15 @@ def main() -> None:
         from tampu.cli.exit_codes import outcome
 
         sys.exit(outcome(lambda: _run_model(arguments[1], arguments[2:])))
+    if arguments[:1] == ["serve"]:
+        gc.disable()  # imports make no garbage, and looking for it takes a tenth of their time
     from tampu.cli.app import run
 
     sys.exit(run(arguments))
 
 
 def _run_model(model: str, words: list[str]) -> int:
-    gc.disable()  # imports make no garbage, and looking for it takes an eighth of their time
+    gc.disable()  # as for `serve`
     from tampu.cli.logs import log_to_stderr
     from tampu.cli.run_model import run_model
 

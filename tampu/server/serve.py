@@ -217,6 +217,7 @@ def prepare_process() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # later collections skip what lives until the end
+    gc.enable()  # the program's entry has put it off until all is imported
 
 
 def _allow_open_files() -> None:

@@ -1,4 +1,4 @@
-"""The entry point of a worker process: `python -m tampu.worker.main --socket FD`."""
+"""A worker process: loads one model and serves it until its socket closes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,3 @@ class VocabularyOnly(Backend):
 def _refuse_file(_: bytes) -> NoReturn:
     """Refuse a file: only its encoder knows how many inputs it takes."""
     raise RequestError("images and sounds need the model's weights, and it was loaded without them")
-
-
-if __name__ == "__main__":
-    main()

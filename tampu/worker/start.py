@@ -15,7 +15,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.client import Progressed, WorkerProcess
 
-PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
+PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.entry")
 
 
 async def start_worker(

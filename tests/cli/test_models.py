@@ -118,6 +118,29 @@ def test_plain_run_collects_no_garbage_among_its_imports_but_does_afterwards() -
     assert (done.returncode, done.stdout) == (0, "85\n"), done.stderr
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from tampu.worker import entry, main; main.main = serve; entry.main()",
+        "from tampu.cli import app, entry; from tampu.server.serve import prepare_process\n"
+        "sys.argv = ['tampu', 'serve']\n"
+        "app.run = lambda _: assert_off() or prepare_process() or serve()\n"
+        "entry.main()",
+    ],
+    ids=["a model", "serve"],
+)
+def test_garbage_is_collected_once_all_is_imported(start: str) -> None:
+    program = (
+        "import gc, sys\n"
+        "def assert_off(): assert not gc.isenabled()\n"
+        "def serve(): print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + start], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True True\n", done.stderr
+
+
 @pytest.mark.usefixtures("home")
 def test_plain_list_prints_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")

@@ -21,7 +21,7 @@ from tampu.settings.settings import variable
 
 START_S = PATIENCE_S
 STOP_S = PATIENCE_S
-WORKER = "tampu.worker.main"
+WORKER = "tampu.worker.entry"
 
 
 @dataclass(frozen=True)
