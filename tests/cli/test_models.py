@@ -51,7 +51,7 @@ def test_the_list_has_ollamas_columns(store: Store, run: Run) -> None:
     assert lines[0].split() == ["NAME", "ID", "SIZE", "MODIFIED"]
     built_in = {"demo:latest", "digits:latest", "demo-draft:latest"}
     assert {line.split()[0] for line in lines[1:4]} == built_in
-    assert lines[4] == f"runa/m:1b        {model.digest.short}    4.0 MB    3 weeks ago"
+    assert lines[4] == f"runa/m:1b            {model.digest.short}    4.0 MB    3 weeks ago"
     assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[4]}".split()
 
 
