@@ -95,8 +95,9 @@ def test_the_title_has_the_width_of_the_head(page: Page) -> None:
 
 def test_names_in_the_details_of_a_model_are_broken_between_their_words(page: Page) -> None:
     page.goto(f"{page.url.partition('#')[0]}#/models")
+    heading = page.get_by_role("heading", name="demo:latest")
     models = page.get_by_role("list", name="Models")
-    demo = models.get_by_role("listitem").filter(has=page.get_by_role("heading", name="demo"))
+    demo = models.get_by_role("listitem").filter(has=heading)
     demo.get_by_role("button", name="Details").click()
     expect(demo.get_by_text("gemma3.attention.layer_norm_rms_epsilon")).to_be_visible()
     terms = demo.locator("dt")
