@@ -54,7 +54,7 @@ def test_triple_quotes_span_several_lines(text: str, is_it: bool, message: str) 
         (["/set"], "no", ["noformat", "nohistory", "nomarkdown", "nothink", "nowordwrap"]),
         (["/set", "parameter"], "temp", ["temperature"]),
         (["/show"], "", ["info", "license", "modelfile", "parameters", "system", "template"]),
-        (["/load"], "de", ["demo", "demo:latest"]),
+        (["/load"], "dig", ["digits", "digits:latest"]),
         (["/bye"], "", []),
     ],
 )
